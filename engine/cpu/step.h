@@ -13,16 +13,16 @@
 
 namespace warpweave::cpu {
 
-// One run of a step. Grids are dense; elements are float (double in precision fp64) in memory: in bf16 and fp16
-// the *values* are rounded to that type, the storage stays float.
+// One run of a step. Grids are dense; elements are float (double in precision fp64) in memory: in bf16 and
+// fp16 the *values* are rounded to that type, the storage stays float.
 struct StepRun {
   const void* x = nullptr;
-  void* y = nullptr;                     // equals x where the step is in_place() and the executor chose so
+  void* y = nullptr;  // equals x where the step is in_place() and the executor chose so
   std::int64_t batch = 0;
-  graph::CellShape input;                // of one sample
-  const std::uint8_t* mask = nullptr;    // one byte per cell of the step's input grid, or null
+  graph::CellShape input;              // of one sample
+  const std::uint8_t* mask = nullptr;  // one byte per cell of the step's input grid, or null
   ThreadPool* pool = nullptr;
-  std::byte* scratch = nullptr;          // scratch_bytes(input, pool threads), 64-byte aligned
+  std::byte* scratch = nullptr;  // scratch_bytes(input, pool threads), 64-byte aligned
 };
 
 // Packed weights and all decisions that do not depend on the grid's size. Immutable after construction: the

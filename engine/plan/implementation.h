@@ -20,7 +20,7 @@ struct LayerProblem {
 // Everything else that a choice may depend on.
 struct Conditions {
   Precision precision = Precision::fp32;
-  int compute_capability = 0;            // of the GPU, 90 for 9.0; 0 on the CPU
+  int compute_capability = 0;                // of the GPU, 90 for 9.0; 0 on the CPU
   std::int64_t shared_memory_per_block = 0;  // of the GPU, opt-in limit in bytes
 };
 

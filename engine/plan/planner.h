@@ -1,4 +1,5 @@
-// Chooses an implementation for every layer: the cheapest cover of the model by claims that were not declined.
+// Chooses an implementation for every layer: the cheapest cover of the model by claims that were not
+// declined.
 #pragma once
 
 #include <span>
@@ -12,7 +13,7 @@
 namespace warpweave::plan {
 
 struct PlannedStep {
-  int first = 0, layers = 1;                     // of the model's nodes
+  int first = 0, layers = 1;  // of the model's nodes
   const Implementation* implementation = nullptr;
   std::vector<std::pair<std::string, std::string>> declined;  // (implementation, reason) at `first`
 };
@@ -20,9 +21,10 @@ struct PlannedStep {
 // The layers of a graph on a grid. Throws Error(input) as Graph::shapes does.
 std::vector<LayerProblem> problems(const graph::Graph& graph, const graph::CellShape& input);
 
-// `preferred` is "auto" or an implementation's name; that one takes every layer it claims, the rest goes to the
-// cheapest. Throws Error(device) when the name is unknown (listing the names), when `strict` and it declines a
-// layer, or when every implementation declines one (none should: each device has one that takes all).
+// `preferred` is "auto" or an implementation's name; that one takes every layer it claims, the rest goes to
+// the cheapest. Throws Error(device) when the name is unknown (listing the names), when `strict` and it
+// declines a layer, or when every implementation declines one (none should: each device has one that takes
+// all).
 std::vector<PlannedStep> make_plan(const std::vector<LayerProblem>& problems,
                                    std::span<const Implementation* const> implementations,
                                    const Conditions& conditions, const std::string& preferred, bool strict);

@@ -16,17 +16,17 @@ namespace warpweave {
 struct EngineOptions {
   Device device = Device::automatic();
   Precision precision = Precision::fp32;
-  // Preferred implementation for every layer that it does not decline; "auto" takes the cheapest. With `strict`
-  // a decline is Error(device).
+  // Preferred implementation for every layer that it does not decline; "auto" takes the cheapest. With
+  // `strict` a decline is Error(device).
   std::string plan = "auto";
   bool strict = false;
-  int threads = 0;                  // CPU threads, the caller's included; 0 = all cores
-  std::int64_t workspace_limit = 0; // bytes of memory beyond input, output and weights; 0 = no limit
+  int threads = 0;                   // CPU threads, the caller's included; 0 = all cores
+  std::int64_t workspace_limit = 0;  // bytes of memory beyond input, output and weights; 0 = no limit
 };
 
 struct RunOptions {
-  MaskView mask = {};        // of the input grid, in memory of the session's device
-  void* stream = nullptr;    // the cudaStream_t to run on; must be null on the CPU
+  MaskView mask = {};      // of the input grid, in memory of the session's device
+  void* stream = nullptr;  // the cudaStream_t to run on; must be null on the CPU
   // CPU only: called after each layer with (layers done, layers in all) from the calling thread.
   std::function<void(int, int)> progress = {};
 };
@@ -37,8 +37,8 @@ struct PlannedLayer {
   std::string implementation;  // which one runs it
   std::vector<std::pair<std::string, std::string>> declined;  // (implementation, reason) of the others
   GridShape output;
-  double flops = 0;            // multiply-adds count two
-  double bytes = 0;            // least memory traffic: input read once, output written once, weights read once
+  double flops = 0;  // multiply-adds count two
+  double bytes = 0;  // least memory traffic: input read once, output written once, weights read once
 };
 
 class Session {
@@ -47,11 +47,13 @@ class Session {
   Session& operator=(Session&&) noexcept;
   ~Session();
 
-  // Runs on the grid x into y, both of the prepared shape and of any floating element type; y may alias x where
-  // the shapes and types are equal. Throws Error(input) on a wrong shape, type or mask. On the CPU it returns
-  // when done; on a GPU it is asynchronous on the stream. Allocates nothing and synchronises nothing.
+  // Runs on the grid x into y, both of the prepared shape and of any floating element type; y may alias x
+  // where the shapes and types are equal. Throws Error(input) on a wrong shape, type or mask. On the CPU it
+  // returns when done; on a GPU it is asynchronous on the stream. Allocates nothing and synchronises nothing.
   // A session is used by one thread at a time; a debug build throws Error(internal) where two meet.
   void run(const ConstGridView& x, const GridView& y, const RunOptions& options = {});
+  // The same on host memory (grids and mask), whatever the device; returns when y is complete.
+  void run_host(const ConstGridView& x, const GridView& y, const RunOptions& options = {});
 
   const Shape& input() const noexcept;
   GridShape input_shape() const noexcept;
@@ -74,7 +76,7 @@ class Engine {
   explicit Engine(Model model, EngineOptions options = {});
 
   const Model& model() const noexcept;
-  Device device() const noexcept;       // the one chosen
+  Device device() const noexcept;  // the one chosen
   Precision precision() const noexcept;
   // Why Device::automatic() fell back to the CPU, or that the CPU computes tf32 as fp32; empty when there is
   // nothing to tell.

@@ -15,12 +15,14 @@ struct ModelData;
 }
 
 struct LoadOptions {
-  bool allow_unused = false;  // tensors of the weight file that no layer takes are an error unless this is set
+  bool allow_unused =
+      false;  // tensors of the weight file that no layer takes are an error unless this is set
 };
 
 class Model {
  public:
-  // Reads a YAML layer graph and a safetensors weight file. Throws Error(input) that names file, line and key.
+  // Reads a YAML layer graph and a safetensors weight file. Throws Error(input) that names file, line and
+  // key.
   static Model load(const std::filesystem::path& config, const std::filesystem::path& weights,
                     const LoadOptions& options = {});
   // The same graph with random weights: N(0, 1/fan_in) for matrices, norm weights near 1, biases near 0, the

@@ -76,7 +76,7 @@ struct MaskView {
   std::int64_t batch = 0, rows = 0, columns = 0;
 };
 
-GridView view(Tensor& tensor);             // of a rank-4 tensor
+GridView view(Tensor& tensor);  // of a rank-4 tensor
 ConstGridView view(const Tensor& tensor);
 MaskView mask_view(const Tensor& tensor);  // of a rank-3 u8 or boolean tensor
 

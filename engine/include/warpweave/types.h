@@ -11,9 +11,9 @@ namespace warpweave {
 // Element types of tensors. Grids are f32, f16, bf16 or (CPU, precision fp64) f64; masks are u8 or boolean.
 enum class DType : std::uint8_t { f64, f32, f16, bf16, u8, boolean };
 
-std::size_t itemsize(DType type) noexcept;         // bytes per element
-std::string_view to_string(DType type) noexcept;   // "float32", "bfloat16", ...
-DType parse_dtype(std::string_view name);          // the inverse; throws Error(input)
+std::size_t itemsize(DType type) noexcept;        // bytes per element
+std::string_view to_string(DType type) noexcept;  // "float32", "bfloat16", ...
+DType parse_dtype(std::string_view name);         // the inverse; throws Error(input)
 
 // Type of product operands and of the grid stored between layers. Statistics of norm and softmax and all
 // accumulation are float32 or wider. tf32 stores float32. fp64 exists on the CPU only, in `reference`.
@@ -35,8 +35,8 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-std::string to_string(Device device);         // "auto", "cpu", "cuda:0"
-Device parse_device(std::string_view name);   // "auto", "cpu", "cuda" or "cuda:N"; throws Error(input)
+std::string to_string(Device device);        // "auto", "cpu", "cuda:0"
+Device parse_device(std::string_view name);  // "auto", "cpu", "cuda" or "cuda:N"; throws Error(input)
 
 // A dense row-major grid [batch, rows, columns, channels]; channels are contiguous. Sizes are 64-bit.
 struct GridShape {

@@ -1,0 +1,117 @@
+#include "cpu/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+
+namespace warpweave::cpu {
+
+// One loop. It lives on its caller's stack; `active`, `next_job` and `error` are guarded by the pool's mutex.
+struct ThreadPool::Job {
+  std::int64_t count, grain;
+  const void* body;
+  Call call;
+  std::atomic<std::int64_t> next{0};
+  int active = 0;  // workers inside it
+  Job* next_job = nullptr;
+  std::condition_variable idle;
+  std::exception_ptr error;
+  std::atomic<bool> failed{false};
+
+  bool exhausted() const noexcept { return next.load(std::memory_order_relaxed) >= count; }
+};
+
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : usable_cores()) {
+  workers_.reserve(threads_ - 1);
+  try {
+    for (int slot = 1; slot < threads_; ++slot) workers_.emplace_back([this, slot] { worker(slot); });
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : workers_) thread.join();
+}
+
+void ThreadPool::work(Job& job, int slot) {
+  for (;;) {
+    const std::int64_t begin = job.next.fetch_add(job.grain, std::memory_order_relaxed);
+    if (begin >= job.count || job.failed.load(std::memory_order_relaxed)) return;
+    job.call(job.body, begin, std::min(job.count, begin + job.grain), slot);
+  }
+}
+
+// Works on a job and keeps the first exception of its body for the caller.
+void ThreadPool::work_guarded(Job& job, int slot) {
+  try {
+    work(job, slot);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!job.error) job.error = std::current_exception();
+    job.failed = true;
+  }
+}
+
+void ThreadPool::worker(int slot) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Job* job = nullptr;
+    wake_.wait(lock, [&] {
+      for (job = jobs_; job && (job->exhausted() || job->failed); job = job->next_job) {
+      }
+      return stop_ || job;
+    });
+    if (stop_) return;
+    ++job->active;
+    lock.unlock();
+    work_guarded(*job, slot);
+    lock.lock();
+    if (--job->active == 0) job->idle.notify_one();
+  }
+}
+
+void ThreadPool::run(std::int64_t count, std::int64_t grain, const void* body, Call call) {
+  if (count <= 0) return;
+  grain = std::max<std::int64_t>(1, grain);
+  if (threads_ == 1 || count <= grain) {
+    for (std::int64_t begin = 0; begin < count; begin += grain)
+      call(body, begin, std::min(count, begin + grain), 0);
+    return;
+  }
+  Job job{.count = count, .grain = grain, .body = body, .call = call};
+  {
+    const std::lock_guard lock(mutex_);
+    job.next_job = jobs_;
+    jobs_ = &job;
+  }
+  wake_.notify_all();
+  work_guarded(job, 0);
+  std::unique_lock lock(mutex_);
+  Job** link = &jobs_;
+  while (*link != &job) link = &(*link)->next_job;
+  *link = job.next_job;
+  job.idle.wait(lock, [&] { return job.active == 0; });
+  if (job.error) std::rethrow_exception(job.error);
+}
+
+}  // namespace warpweave::cpu
