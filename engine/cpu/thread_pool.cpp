@@ -9,9 +9,12 @@ namespace warpweave::cpu {
 
 // One loop. It lives on its caller's stack; `active`, `next_job` and `error` are guarded by the pool's mutex.
 struct ThreadPool::Job {
-  std::int64_t count, grain;
-  const void* body;
-  Call call;
+  Job(std::int64_t count_, std::int64_t grain_, const void* body_, Call call_)
+      : count(count_), grain(grain_), body(body_), call(call_) {}
+
+  const std::int64_t count, grain;
+  const void* const body;
+  const Call call;
   std::atomic<std::int64_t> next{0};
   int active = 0;  // workers inside it
   Job* next_job = nullptr;
@@ -98,7 +101,7 @@ void ThreadPool::run(std::int64_t count, std::int64_t grain, const void* body, C
       call(body, begin, std::min(count, begin + grain), 0);
     return;
   }
-  Job job{.count = count, .grain = grain, .body = body, .call = call};
+  Job job(count, grain, body, call);
   {
     const std::lock_guard lock(mutex_);
     job.next_job = jobs_;

@@ -41,6 +41,8 @@ struct PlannedLayer {
   double bytes = 0;  // least memory traffic: input read once, output written once, weights read once
 };
 
+class Engine;
+
 class Session {
  public:
   Session(Session&&) noexcept;
@@ -92,6 +94,7 @@ class Engine {
   Tensor run(const Tensor& x, const Tensor* mask = nullptr, DType output = DType::f32) const;
 
  private:
+  friend class Session;
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };
