@@ -29,13 +29,15 @@ struct TensorSpec {
 class Layer {
  public:
   virtual ~Layer() = default;
-  virtual std::string_view type() const noexcept = 0;                 // "axial_attention"
-  virtual std::string describe() const = 0;                           // "axial_attention row, 4 heads of 16"
-  virtual std::vector<TensorSpec> tensors() const = 0;                // in canonical order
+  virtual std::string_view type() const noexcept = 0;   // "axial_attention"
+  virtual std::string describe() const = 0;             // "axial_attention row, 4 heads of 16"
+  virtual std::vector<TensorSpec> tensors() const = 0;  // in canonical order
   virtual std::int64_t input_channels() const noexcept = 0;
+  virtual std::int64_t output_channels() const noexcept { return input_channels(); }
   // Throws Error(input), in words without file or line, when the layer cannot take this grid.
   virtual CellShape output(const CellShape& input) const = 0;
-  virtual double flops(const CellShape& input) const = 0;             // of one sample; multiply-add = 2
+  // Matrix products only, of one sample; multiply-add = 2. Causal attention counts as full attention.
+  virtual double flops(const CellShape& input) const = 0;
 };
 
 enum class NormKind { none, layer, rms };

@@ -13,6 +13,7 @@ struct Linear final : Layer {
   std::string describe() const override;
   std::vector<TensorSpec> tensors() const override;  // weight [out, dim], bias [out]
   std::int64_t input_channels() const noexcept override { return dim; }
+  std::int64_t output_channels() const noexcept override { return out; }
   CellShape output(const CellShape& input) const override;
   double flops(const CellShape& input) const override;
 };

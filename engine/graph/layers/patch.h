@@ -14,6 +14,7 @@ struct PatchEmbed final : Layer {
   std::string describe() const override;
   std::vector<TensorSpec> tensors() const override;
   std::int64_t input_channels() const noexcept override { return channels; }
+  std::int64_t output_channels() const noexcept override { return dim; }
   CellShape output(const CellShape& input) const override;  // sides must be multiples of the patch
   double flops(const CellShape& input) const override;
 };
@@ -27,6 +28,7 @@ struct PatchUnembed final : Layer {
   std::string describe() const override;
   std::vector<TensorSpec> tensors() const override;
   std::int64_t input_channels() const noexcept override { return dim; }
+  std::int64_t output_channels() const noexcept override { return channels; }
   CellShape output(const CellShape& input) const override;
   double flops(const CellShape& input) const override;
 };

@@ -1,0 +1,260 @@
+#include "graph/yaml.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <unordered_map>
+
+#include "graph/text.h"
+#include "warpweave/error.h"
+
+namespace warpweave::graph::yaml {
+namespace {
+
+int line_of(const YAML::Mark& mark) { return std::max(mark.line, 0) + 1; }
+
+// Length of the well-formed UTF-8 sequence at `at` (Unicode 15, table 3-7), 0 where there is none.
+std::size_t utf8_length(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
+  };
+  const auto tail = [&](std::size_t i) { return (byte(i) & 0xC0) == 0x80; };
+  const unsigned b = byte(0);
+  if (b < 0x80) return 1;
+  if (b >= 0xC2 && b <= 0xDF) return tail(1) ? 2 : 0;
+  if (b >= 0xE0 && b <= 0xEF) {
+    if ((b == 0xE0 && byte(1) < 0xA0) || (b == 0xED && byte(1) > 0x9F)) return 0;
+    return tail(1) && tail(2) ? 3 : 0;
+  }
+  if (b >= 0xF0 && b <= 0xF4) {
+    if ((b == 0xF0 && byte(1) < 0x90) || (b == 0xF4 && byte(1) > 0x8F)) return 0;
+    return tail(1) && tail(2) && tail(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+void check_text(std::string_view text, std::string_view file, const Limits& limits) {
+  if (text.size() > limits.file_bytes) {
+    Place{file, 0, {}}.fail(
+        fmt::format("larger than {} MiB, which no model file needs to be", limits.file_bytes >> 20));
+  }
+  int line = 1;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '\n') ++line;
+    const std::size_t length = utf8_length(text, at);
+    if (length == 0) {
+      Place{file, line, {}}.fail(fmt::format("byte 0x{:02x} is not UTF-8; a model file is YAML in UTF-8",
+                                             static_cast<unsigned char>(c)));
+    }
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7F) {
+      Place{file, line, {}}.fail(fmt::format("control character 0x{:02x}; a model file is YAML text",
+                                             static_cast<unsigned char>(c)));
+    }
+    at += length;
+  }
+}
+
+class TreeBuilder final : public YAML::EventHandler {
+ public:
+  TreeBuilder(Document& document, std::string_view file, const Limits& limits)
+      : document_(document), file_(file), limits_(limits) {}
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Value& value = create(Kind::null, line_of(mark), anchor);
+    add(value, value.line);
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    const int line = line_of(mark);
+    refuse_tag(tag, line);
+    if (text.size() > limits_.scalar_bytes) {
+      fail(line, fmt::format("{} is longer than {} bytes", quote(text), limits_.scalar_bytes));
+    }
+    Value& value = create(Kind::scalar, line, anchor);
+    value.text = text;
+    value.in_quotes = tag == "!";
+    add(value, line);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const int line = line_of(mark);
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) fail(line, "an alias to an anchor that is not defined");
+    const Value* value = found->second;
+    const auto open = [&](const Open& o) { return o.value == value; };
+    if (std::any_of(open_.begin(), open_.end(), open)) fail(line, "an alias inside its own anchor");
+    add(*value, line);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    start(Kind::sequence, line_of(mark), tag, anchor);
+  }
+  void OnSequenceEnd() override { end(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    start(Kind::map, line_of(mark), tag, anchor);
+  }
+  void OnMapEnd() override { end(); }
+
+ private:
+  struct Open {
+    Value* value;
+    int line;              // where the value stands
+    bool has_key = false;  // of a map: a key waits for its value
+    std::string key = {};
+    int key_line = 0;
+    std::unordered_map<std::string, int> keys = {};  // of a map: key -> line
+  };
+
+  [[noreturn]] void fail(int line, const std::string& message) const { Place{file_, line, {}}.fail(message); }
+
+  // yaml-cpp gives "?" to plain nodes and "!" to quoted scalars.
+  void refuse_tag(const std::string& tag, int line) const {
+    if (tag.empty() || tag == "?" || tag == "!") return;
+    fail(line, fmt::format("tag {}: tags have no meaning in a model file; remove it", quote(tag)));
+  }
+
+  Value& create(Kind kind, int line, YAML::anchor_t anchor) {
+    if (document_.nodes.size() >= limits_.nodes) fail(line, too_many());
+    Value& value = document_.nodes.emplace_back();
+    value.kind = kind;
+    value.line = line;
+    if (anchor != YAML::NullAnchor) anchors_[anchor] = &value;
+    return value;
+  }
+
+  std::string too_many() const {
+    return fmt::format("more than {} nodes (aliases count where they are used); no model file needs them",
+                       limits_.nodes);
+  }
+
+  void start(Kind kind, int line, const std::string& tag, YAML::anchor_t anchor) {
+    refuse_tag(tag, line);
+    if (!open_.empty() && open_.back().value->kind == Kind::map && !open_.back().has_key) {
+      fail(line, "a list or map as a key; keys are words");
+    }
+    if (open_.size() >= limits_.depth) too_deep(line);
+    open_.push_back({&create(kind, line, anchor), line});
+  }
+
+  [[noreturn]] void too_deep(int line) const {
+    fail(line, fmt::format("nested deeper than {} levels", limits_.depth));
+  }
+
+  void end() {
+    const Open done = std::move(open_.back());
+    open_.pop_back();
+    add(*done.value, done.line);
+  }
+
+  void add(const Value& value, int line) {
+    if (open_.empty()) {
+      document_.root = &value;
+      return;
+    }
+    Open& top = open_.back();
+    if (top.value->kind == Kind::map && !top.has_key) {
+      take_key(top, value, line);
+      return;
+    }
+    if (open_.size() + value.height > limits_.depth) too_deep(line);
+    top.value->height = std::max(top.value->height, value.height + 1);
+    top.value->size += value.size;  // both are at most limits_.nodes: no overflow
+    if (top.value->size > limits_.nodes) fail(line, too_many());
+    if (top.value->kind == Kind::sequence) {
+      top.value->items.push_back(&value);
+    } else {
+      top.value->entries.push_back({std::move(top.key), top.key_line, &value});
+      top.has_key = false;
+    }
+  }
+
+  void take_key(Open& map, const Value& key, int line) const {
+    if (key.kind != Kind::scalar) fail(line, "an empty key, a list or a map as a key; keys are words");
+    if (key.text == "<<" && !key.in_quotes) {
+      fail(line, "merge keys (<<) are not supported; write the keys out, or alias a whole map");
+    }
+    const auto [known, is_new] = map.keys.emplace(key.text, line);
+    if (!is_new) {
+      fail(line, fmt::format("key {} occurs twice in one map, first on line {}; remove one", quote(key.text),
+                             known->second));
+    }
+    map.has_key = true;
+    map.key = key.text;
+    map.key_line = line;
+  }
+
+  Document& document_;
+  std::string_view file_;
+  const Limits& limits_;
+  std::vector<Open> open_;
+  std::unordered_map<YAML::anchor_t, const Value*> anchors_;
+};
+
+}  // namespace
+
+Document parse(const std::string& text, std::string_view file, const Limits& limits) {
+  check_text(text, file, limits);
+  Document document;
+  TreeBuilder builder(document, file, limits);
+  try {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    parser.HandleNextDocument(builder);
+    Document second;
+    TreeBuilder rest(second, file, limits);
+    if (document.root != nullptr && parser.HandleNextDocument(rest)) {
+      Place{file, second.root != nullptr ? second.root->line : 0, {}}.fail(
+          "a second YAML document; a model file holds one");
+    }
+  } catch (const YAML::Exception& e) {
+    Place{file, line_of(e.mark), {}}.fail(fmt::format("not valid YAML: {}", e.msg));
+  }
+  if (document.root == nullptr)
+    Place{file, 1, {}}.fail("an empty file; expected a map with input and layers");
+  return document;
+}
+
+std::string read_file(const std::string& file, const Limits& limits) {
+  const Place place{file, 0, {}};
+  std::error_code status_error;
+  const auto status = std::filesystem::status(file, status_error);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    place.fail("no such file; expected a YAML model file");
+  }
+  if (status.type() == std::filesystem::file_type::directory) {
+    place.fail("a directory; expected a YAML model file");
+  }
+  if (status.type() == std::filesystem::file_type::none)
+    place.fail("cannot be read: " + status_error.message());
+  if (status.type() != std::filesystem::file_type::regular) {
+    place.fail("not a regular file; expected a YAML model file");
+  }
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) place.fail(fmt::format("cannot be opened: {}", std::strerror(errno)));
+  std::string text;
+  char buffer[1 << 16];
+  while (stream.read(buffer, sizeof buffer) || stream.gcount() > 0) {
+    text.append(buffer, static_cast<std::size_t>(stream.gcount()));
+    if (text.size() > limits.file_bytes) break;  // parse() refuses it
+  }
+  if (stream.bad()) place.fail("cannot be read to its end");
+  return text;
+}
+
+}  // namespace warpweave::graph::yaml
