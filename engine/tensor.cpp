@@ -6,7 +6,7 @@
 #include <limits>
 #include <new>
 
-#include "numeric/half.h"
+#include "numeric/convert.h"
 #include "numeric/shape_text.h"
 #include "warpweave/error.h"
 
@@ -35,74 +35,6 @@ std::int64_t count_elements(DType type, const std::vector<std::int64_t>& shape) 
     elements *= size;
   }
   return empty ? 0 : elements;
-}
-
-// How elements of each DType are stored, and how they convert: `read` to the narrowest of float and double
-// that holds every value, `write` from either with one rounding.
-template <DType type>
-struct Element;
-template <>
-struct Element<DType::f64> {
-  using Storage = double;
-  static double read(double v) noexcept { return v; }
-  static double write(float v) noexcept { return v; }
-  static double write(double v) noexcept { return v; }
-};
-template <>
-struct Element<DType::f32> {
-  using Storage = float;
-  static float read(float v) noexcept { return v; }
-  static float write(float v) noexcept { return v; }
-  static float write(double v) noexcept { return static_cast<float>(v); }
-};
-template <>
-struct Element<DType::f16> {
-  using Storage = std::uint16_t;
-  static float read(std::uint16_t v) noexcept { return f16_to_float(v); }
-  static std::uint16_t write(float v) noexcept { return float_to_f16(v); }
-  static std::uint16_t write(double v) noexcept { return double_to_f16(v); }
-};
-template <>
-struct Element<DType::bf16> {
-  using Storage = std::uint16_t;
-  static float read(std::uint16_t v) noexcept { return bf16_to_float(v); }
-  static std::uint16_t write(float v) noexcept { return float_to_bf16(v); }
-  static std::uint16_t write(double v) noexcept { return double_to_bf16(v); }
-};
-template <>
-struct Element<DType::u8> {
-  using Storage = std::uint8_t;
-  static float read(std::uint8_t v) noexcept { return v; }
-};
-template <>
-struct Element<DType::boolean> {
-  using Storage = std::uint8_t;
-  static float read(std::uint8_t v) noexcept { return v != 0 ? 1.0f : 0.0f; }
-};
-
-template <DType from, DType to>
-void convert(const void* source, void* target, std::int64_t count) noexcept {
-  const auto* s = static_cast<const typename Element<from>::Storage*>(source);
-  auto* t = static_cast<typename Element<to>::Storage*>(target);
-  for (std::int64_t i = 0; i < count; ++i) t[i] = Element<to>::write(Element<from>::read(s[i]));
-}
-
-template <DType to>
-void convert_from(DType from, const void* source, void* target, std::int64_t count) noexcept {
-  switch (from) {
-    case DType::f64:
-      return convert<DType::f64, to>(source, target, count);
-    case DType::f32:
-      return convert<DType::f32, to>(source, target, count);
-    case DType::f16:
-      return convert<DType::f16, to>(source, target, count);
-    case DType::bf16:
-      return convert<DType::bf16, to>(source, target, count);
-    case DType::u8:
-      return convert<DType::u8, to>(source, target, count);
-    case DType::boolean:
-      return convert<DType::boolean, to>(source, target, count);
-  }
 }
 
 template <class T>
@@ -172,26 +104,12 @@ Tensor Tensor::to(DType type) const {
     throw Error(ErrorCode::input,
                 fmt::format("cannot convert a {} tensor to {}", to_string(type_), to_string(type)));
   Tensor result(type, shape_);
-  switch (type) {
-    case DType::f64:
-      convert_from<DType::f64>(type_, data(), result.data(), elements_);
-      break;
-    case DType::f32:
-      convert_from<DType::f32>(type_, data(), result.data(), elements_);
-      break;
-    case DType::f16:
-      convert_from<DType::f16>(type_, data(), result.data(), elements_);
-      break;
-    case DType::bf16:
-      convert_from<DType::bf16>(type_, data(), result.data(), elements_);
-      break;
-    case DType::u8:
-    case DType::boolean: {
-      const auto* source = static_cast<const std::uint8_t*>(data());
-      auto* target = static_cast<std::uint8_t*>(result.data());
-      for (std::int64_t i = 0; i < elements_; ++i) target[i] = source[i] != 0 ? 1 : 0;
-      break;
-    }
+  if (mask_target) {
+    const auto* source = static_cast<const std::uint8_t*>(data());
+    auto* target = static_cast<std::uint8_t*>(result.data());
+    for (std::int64_t i = 0; i < elements_; ++i) target[i] = source[i] != 0 ? 1 : 0;
+  } else {
+    convert_elements(type_, data(), type, result.data(), elements_);
   }
   return result;
 }
