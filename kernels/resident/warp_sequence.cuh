@@ -1,0 +1,218 @@
+// Attention of one head over a sequence of at most 32 tokens that one warp holds in registers.
+//
+// Nothing is exchanged but inside a quad of lanes: a tile of K as the QKV product leaves it is the B operand of
+// Q K^T; V is computed transposed, V^T = Wv N^T, for which the fragments of N serve as B operand as they are, and its
+// tiles are the B operand of P V. Weights come from shared memory as core matrices (layout/fragments.h).
+#pragma once
+
+#include "ptx/math.cuh"
+#include "ptx/matrix.cuh"
+#include "ptx/mma.cuh"
+#include "resident/arguments.h"
+#include "resident/tokens.cuh"
+
+namespace warpweave {
+
+template <class S>
+struct WarpSequence {
+  using T = typename S::T;
+  static constexpr int tiles = S::tiles, steps = S::steps, hs = S::head_steps, keys = 2 * S::tiles;  // keys: n = 8 tiles
+  static constexpr int head_n = S::head_width / 8;
+
+  u32 n[tiles][steps][4];  // normalised tokens, as A fragments
+  int lane, g, c;
+
+  // Rows of a tile: half 0 is token 16 tile + g, half 1 is token 16 tile + g + 8.
+  __device__ __forceinline__ void set_row(int tile, int half, const u32 (&v)[S::groups]) {
+#pragma unroll
+    for (int k = 0; k < steps; ++k) {
+      n[tile][k][half] = v[2 * k];
+      n[tile][k][half + 2] = 2 * k + 1 < S::groups ? v[2 * k + 1 < S::groups ? 2 * k + 1 : 0] : 0;
+    }
+  }
+
+  // Tokens times 16 rows of a weight matrix from core matrix pair `first` on: [tiles][2 n tiles].
+  template <int Rows>
+  __device__ __forceinline__ void project(float (&d)[tiles][2][4], u32 matrix, int first) const {
+#pragma unroll
+    for (int k = 0; k < steps; ++k) {
+      u32 b[4];
+      load_matrices(b, matrix + (k * (Rows / 8) + first) * layout::core_pair_bytes + lane * 16);
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) {
+        mma<T>(d[t][0], n[t][k], b[0], b[1]);
+        mma<T>(d[t][1], n[t][k], b[2], b[3]);
+      }
+    }
+  }
+
+  // Sets accumulators to the bias of 16 channels, from the channel of this lane on.
+  template <bool Present>
+  static __device__ __forceinline__ void start(float (&d)[tiles][2][4], u32 bias) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      u32 b[2] = {0, 0};
+      if constexpr (Present) load_shared(b, bias + i * 32);
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) {
+        d[t][i][0] = d[t][i][2] = __uint_as_float(b[0]);
+        d[t][i][1] = d[t][i][3] = __uint_as_float(b[1]);
+      }
+    }
+  }
+
+  // Rotates neighbouring channels of 16, `first` being the first of them in the head.
+  __device__ __forceinline__ void rotate(float (&d)[tiles][2][4], const float* rotation, int length, int first) const {
+#pragma unroll
+    for (int t = 0; t < tiles; ++t)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = min(16 * t + g + 8 * half, length - 1);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float2 r =
+              reinterpret_cast<const float2*>(rotation)[token * (S::head_width / 2) + (first + 8 * i) / 2 + c];
+          const float a = d[t][i][2 * half], b = d[t][i][2 * half + 1];
+          d[t][i][2 * half] = a * r.x - b * r.y;
+          d[t][i][2 * half + 1] = b * r.x + a * r.y;
+        }
+      }
+  }
+
+  // O of one head as A fragments. `bias` and `qkv` are the head's parts of the weights in shared memory; bit t of
+  // `valid` says that token t is a key.
+  __device__ __forceinline__ void attend(u32 (&o)[tiles][hs][4], u32 bias, u32 qkv, const ResidentArguments& args,
+                                         u32 valid) const {
+    constexpr int rows = 3 * S::head_width;
+    u32 q[tiles][hs][4], k[keys][hs][2], v[tiles][head_n][2];
+#pragma unroll
+    for (int s = 0; s < hs; ++s) {
+      float d[tiles][2][4];
+      start<S::q_bias>(d, bias + (16 * s + 2 * c) * 4);
+      project<rows>(d, qkv, 2 * s);
+      if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
+#pragma unroll
+      for (int t = 0; t < tiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) q[t][s][i] = Pair<T>::pack(d[t][i / 2][i % 2 * 2], d[t][i / 2][i % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int s = 0; s < hs; ++s) {
+      float d[tiles][2][4];
+      start<S::k_bias>(d, bias + (S::head_width + 16 * s + 2 * c) * 4);
+      project<rows>(d, qkv, head_n + 2 * s);
+      if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
+#pragma unroll
+      for (int t = 0; t < keys; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          k[t][s][i] = Pair<T>::pack(d[t / 2][i][t % 2 * 2], d[t / 2][i][t % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int s = 0; s < hs; ++s) {
+      float d[keys][4];  // channels 16 s + g, and + 8, of the tokens 8 t + 2c and the next
+      float b[2] = {0, 0};
+      if constexpr (S::v_bias) {
+        b[0] = __uint_as_float(load_shared(bias + (2 * S::head_width + 16 * s + g) * 4));
+        b[1] = __uint_as_float(load_shared(bias + (2 * S::head_width + 16 * s + g + 8) * 4));
+      }
+#pragma unroll
+      for (int t = 0; t < keys; ++t) d[t][0] = d[t][1] = b[0], d[t][2] = d[t][3] = b[1];
+#pragma unroll
+      for (int j = 0; j < steps; ++j) {
+        u32 w[4];
+        load_matrices(w, qkv + (j * (rows / 8) + 2 * head_n + 2 * s) * layout::core_pair_bytes + lane * 16);
+        const u32 a[4] = {w[0], w[2], w[1], w[3]};
+#pragma unroll
+        for (int t = 0; t < keys; ++t) mma<T>(d[t], a, n[t / 2][j][t % 2], n[t / 2][j][t % 2 + 2]);
+      }
+#pragma unroll
+      for (int t = 0; t < keys; ++t) {
+        if constexpr (S::mask) {  // a masked token may hold anything, and zero times that need not be zero
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (!(valid >> (8 * t + 2 * c + i % 2) & 1)) d[t][i] = 0;
+        }
+        v[t / 2][2 * s][t % 2] = Pair<T>::pack(d[t][0], d[t][1]);
+        v[t / 2][2 * s + 1][t % 2] = Pair<T>::pack(d[t][2], d[t][3]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) attend_tile(o[t], q[t], k, v, t, valid, args.length);
+  }
+
+ private:
+  __device__ __forceinline__ void attend_tile(u32 (&o)[hs][4], const u32 (&q)[hs][4], const u32 (&k)[keys][hs][2],
+                                              const u32 (&v)[tiles][head_n][2], int tile, u32 valid,
+                                              int length) const {
+    float s[keys][4];
+#pragma unroll
+    for (int t = 0; t < keys; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[t][i] = 0;
+#pragma unroll
+      for (int j = 0; j < hs; ++j) mma<T>(s[t], q[j], k[t][j][0], k[t][j][1]);
+    }
+    if (S::mask || S::causal || length < 8 * keys) {
+#pragma unroll
+      for (int t = 0; t < keys; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = 8 * t + 2 * c + i % 2;
+          const bool seen = (valid >> key & 1) && (!S::causal || key <= 16 * tile + g + i / 2 * 8);
+          if (!seen) s[t][i] = minus_infinity;
+        }
+    }
+    float top[2] = {s[0][0], s[0][2]};
+#pragma unroll
+    for (int t = 0; t < keys; ++t)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) top[i / 2] = fmaxf(top[i / 2], s[t][i]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = quad_max(top[half]);
+      if (S::mask && top[half] == minus_infinity) top[half] = 0;  // no key: every weight is exp2(-inf) = 0
+    }
+    u32 p[tiles][4];
+#pragma unroll
+    for (int t = 0; t < tiles; ++t)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* e = s[2 * t + i / 2] + i % 2 * 2;
+        p[t][i] = Pair<T>::pack(exp2_approx(e[0] - top[i % 2]), exp2_approx(e[1] - top[i % 2]));
+      }
+    float sum[4] = {0, 0, 0, 0}, d[head_n][4];  // the sum of the weights as they are used, rounded
+#pragma unroll
+    for (int i = 0; i < head_n; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) d[i][j] = 0;
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) {
+      mma<T>(sum, p[t], Pair<T>::ones, Pair<T>::ones);
+#pragma unroll
+      for (int i = 0; i < head_n; ++i) mma<T>(d[i], p[t], v[t][i][0], v[t][i][1]);
+    }
+    float inverse[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      inverse[half] = reciprocal_approx(sum[2 * half]);
+      if (S::mask && sum[2 * half] == 0) inverse[half] = 0;
+    }
+#pragma unroll
+    for (int j = 0; j < hs; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        o[j][i] = Pair<T>::pack(d[2 * j + i / 2][i % 2 * 2] * inverse[i % 2],
+                                d[2 * j + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
+  }
+};
+
+// Which tokens of a sequence of at most 32 are keys, one bit each.
+template <class S>
+__device__ __forceinline__ u32 valid_keys(const ResidentArguments& a, i64 cell, int lane) {
+  bool valid = lane < a.length;
+  if constexpr (S::mask) valid = valid && a.mask[cell + lane * a.token_cells] != 0;
+  return __ballot_sync(0xffffffffu, valid);
+}
+
+}  // namespace warpweave
