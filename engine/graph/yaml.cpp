@@ -212,20 +212,24 @@ Document parse(const std::string& text, std::string_view file, const Limits& lim
   Document document;
   TreeBuilder builder(document, file, limits);
   try {
-    std::istringstream stream(text);
+    // yaml-cpp takes a quote that the end of the file leaves open; a document end inside a quote is its
+    // error.
+    std::istringstream stream(text + "\n...\n");
     YAML::Parser parser(stream);
     parser.HandleNextDocument(builder);
     Document second;
     TreeBuilder rest(second, file, limits);
-    if (document.root != nullptr && parser.HandleNextDocument(rest)) {
+    if (parser.HandleNextDocument(rest)) {
       Place{file, second.root != nullptr ? second.root->line : 0, {}}.fail(
           "a second YAML document; a model file holds one");
     }
   } catch (const YAML::Exception& e) {
-    Place{file, line_of(e.mark), {}}.fail(fmt::format("not valid YAML: {}", e.msg));
+    const auto lines = static_cast<int>(std::count(text.begin(), text.end(), '\n')) + 1;
+    Place{file, std::min(line_of(e.mark), lines), {}}.fail(fmt::format("not valid YAML: {}", e.msg));
   }
-  if (document.root == nullptr)
-    Place{file, 1, {}}.fail("an empty file; expected a map with input and layers");
+  if (document.root == nullptr || document.root->kind == Kind::null) {
+    Place{file, 1, {}}.fail("no content; expected a map with input and layers");
+  }
   return document;
 }
 

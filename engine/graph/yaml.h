@@ -45,7 +45,7 @@ struct Value {
 // Owns its nodes; flat, so that nothing recurses when it goes.
 struct Document {
   std::deque<Value> nodes;
-  const Value* root = nullptr;
+  const Value* root = nullptr;  // never of Kind::null
 };
 
 // Throws Error(input), "FILE:LINE: ...".
