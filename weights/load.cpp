@@ -17,8 +17,10 @@ namespace {
 // Findings about a weight file, told together.
 class Findings {
  public:
-  void add(std::string text) {
-    if (++count_ <= kShown) text_ += (count_ > 1 ? "; " : "") + text;
+  void add(std::string_view text) {
+    if (++count_ > kShown) return;
+    if (count_ > 1) text_ += "; ";
+    text_ += text;
   }
   bool room() const noexcept { return count_ < kShown; }
   bool empty() const noexcept { return count_ == 0; }

@@ -49,7 +49,7 @@ class LiteralParser {
  private:
   [[noreturn]] void fail(std::string_view expected) const {
     throw NpyFault(fmt::format("malformed header, expected {} at {}", expected,
-                               text_.empty() ? "its end" : "'" + printable(text_, 24) + "'"));
+                               text_.empty() ? "its end" : in_quotes(text_.substr(0, 24))));
   }
 
   static void once(bool& seen, const std::string& key) {

@@ -33,4 +33,10 @@ std::string printable(std::string_view text, std::size_t limit) {
   return result;
 }
 
+std::string in_quotes(std::string_view name) {
+  std::string result = "'";
+  result += printable(name, 120);
+  return result += '\'';
+}
+
 }  // namespace warpweave

@@ -11,7 +11,7 @@ namespace warpweave {
 std::string printable(std::string_view text, std::size_t limit = 4096);
 
 // 'name', printable, at most about 120 bytes.
-inline std::string in_quotes(std::string_view name) { return "'" + printable(name, 120) + "'"; }
+std::string in_quotes(std::string_view name);
 
 // Bytes of the UTF-8 character at the start of `text` (not empty); 0 when they are none (RFC 3629).
 std::size_t utf8_length(std::string_view text) noexcept;
