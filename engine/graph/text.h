@@ -19,6 +19,9 @@ struct Place {
   [[noreturn]] void fail(std::string_view message) const;
 };
 
+// Whether the UTF-8 text holds a control character (C0, DEL or C1): line breaks, terminal escapes, ...
+bool has_control_characters(std::string_view text);
+
 // 'text' on one line: control characters escaped, long text cut.
 std::string quote(std::string_view text);
 

@@ -83,6 +83,11 @@ class TreeBuilder final : public YAML::EventHandler {
     if (text.size() > limits_.scalar_bytes) {
       fail(line, fmt::format("{} is longer than {} bytes", quote(text), limits_.scalar_bytes));
     }
+    if (has_control_characters(text)) {
+      fail(line, fmt::format(
+                     "{} holds a line break or another control character; names and values are single lines",
+                     quote(text)));
+    }
     Value& value = create(Kind::scalar, line, anchor);
     value.text = text;
     value.in_quotes = tag == "!";

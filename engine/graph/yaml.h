@@ -2,9 +2,9 @@
 // file keeps what the model file needs and refuses the rest.
 //
 // Refused, each with file and line: more than one document, tags, keys that are not words, a key twice in one
-// map, merge keys (<<), text that is not UTF-8 or holds control characters, and whatever exceeds the limits
-// below. Anchors and aliases are legal; an alias shares the node, and the limits on depth and size count it
-// expanded.
+// map, merge keys (<<), text that is not UTF-8, keys and values with line breaks or control characters, and
+// whatever exceeds the limits below. Anchors and aliases are legal; an alias shares the node, and the limits
+// on depth and size count it expanded.
 #pragma once
 
 #include <cstddef>
