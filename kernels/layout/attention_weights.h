@@ -4,8 +4,8 @@
 // float32  out_bias   [out_width]                         in the order of channel_of
 // 16 bit   qkv        [heads] core matrices of [3 head_width, dim_width]   rows q | k | v of the head
 // 16 bit   out        [heads] core matrices of [out_width, head_width]     rows in the order of channel_of
-// Every part starts at a multiple of 128 bytes. head_width, dim_width and out_width are head_dim and dim rounded up to
-// 16 with zeros, so that a step of k = 16 and a pair of n = 8 tiles are always whole.
+// Every part starts at a multiple of 128 bytes. head_width, dim_width and out_width are head_dim and dim
+// rounded up to 16 with zeros, so that a step of k = 16 and a pair of n = 8 tiles are always whole.
 #pragma once
 
 #include "layout/fragments.h"

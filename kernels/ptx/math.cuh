@@ -23,7 +23,7 @@ __device__ __forceinline__ float rsqrt_approx(float x) {
   return y;
 }
 
-constexpr float minus_infinity = -__builtin_huge_valf();
+__device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 // Over the four lanes that share a row of a fragment.
 __device__ __forceinline__ float quad_sum(float v) {

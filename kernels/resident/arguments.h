@@ -9,7 +9,8 @@ struct ResidentArguments {
   const unsigned char* mask;  // one per cell, non-zero = valid; null unless compiled for masks
   const void* weights;        // layout::AttentionWeights
   const float* rotation;      // (cos, sin) [length][head_width / 2]; null unless compiled for RoPE
-  // Cell (token t of sequence s) = s / per_sample * sample_cells + s % per_sample * sequence_cells + t * token_cells.
+  // Cell (token t of sequence s) = s / per_sample * sample_cells + s % per_sample * sequence_cells + t *
+  // token_cells.
   long long sample_cells, sequence_cells, token_cells;
   unsigned int per_sample, sequences;  // sequences of a sample, and of the whole launch
   int length;                          // tokens of a sequence, 1 .. Spec::slot

@@ -5,9 +5,10 @@
 //   WW_RESIDUAL, WW_CAUSAL, WW_MASK, WW_ROPE                    0 | 1
 //   WW_SLOT      longest sequence, a multiple of 16             WW_WARPS   warps of a block
 //   WW_TILES     tiles of 16 tokens that a warp owns at a time
+//   WW_STAGES    of streamed weights (block_kernel.cuh)         WW_WGMMA   0 | 1, warpgroup products
 #pragma once
 
-#include "layout/attention_weights.h"
+#include "layout/block_plan.h"
 #include "ptx/types.cuh"
 
 namespace warpweave {
@@ -23,8 +24,12 @@ struct Spec {
   static constexpr bool residual = WW_RESIDUAL, causal = WW_CAUSAL, mask = WW_MASK, rope = WW_ROPE;
   static constexpr int slot = WW_SLOT, warps = WW_WARPS, tiles = WW_TILES;
 
-  static constexpr int groups = dim / 8;           // of 8 channels
-  static constexpr int steps = dim_width / 16;     // k steps over the channels
+  static constexpr int stages = WW_STAGES;
+  static constexpr bool wgmma = WW_WGMMA;
+  static constexpr layout::BlockPlan plan{weights, slot, warps, tiles, stages};
+
+  static constexpr int groups = dim / 8;        // of 8 channels
+  static constexpr int steps = dim_width / 16;  // k steps over the channels
   static constexpr int head_steps = head_width / 16;
   static constexpr int out_pairs = dim_width / 16;  // pairs of n = 8 tiles over the output channels
 };

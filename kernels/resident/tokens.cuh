@@ -1,5 +1,5 @@
-// One token's channels in a lane: loading, normalising, storing. A lane of a quad (c = lane % 4) holds a quarter of
-// the row: two channels of every group of 8, in the order of layout::channel_of.
+// One token's channels in a lane: loading, normalising, storing. A lane of a quad (c = lane % 4) holds a
+// quarter of the row: two channels of every group of 8, in the order of layout::channel_of.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -16,7 +16,8 @@ __device__ __forceinline__ i64 first_cell(const ResidentArguments& a, u32 sequen
   return sample * a.sample_cells + (sequence - sample * a.per_sample) * a.sequence_cells;
 }
 
-// Calls piece(bytes, byte offset in the row, first group) for each access that makes up a lane's share of a row.
+// Calls piece(bytes, byte offset in the row, first group) for each access that makes up a lane's share of a
+// row.
 template <int Dim, class F>
 __device__ __forceinline__ void for_each_piece(int c, F&& piece) {
   constexpr int full = Dim / 32;
@@ -79,8 +80,8 @@ __device__ __forceinline__ void store_row(char* row, const u32 (&v)[Dim / 8], in
   for_each_piece<Dim>(c, StoreRow<Dim>{v, row});
 }
 
-// Normalises a row in place, the gain and bias being folded into the weights. Kind as in Spec::norm. The mean is
-// subtracted before squaring: a variance from sums of squares would cancel at large means.
+// Normalises a row in place, the gain and bias being folded into the weights. Kind as in Spec::norm. The mean
+// is subtracted before squaring: a variance from sums of squares would cancel at large means.
 template <class T, int Dim, int Kind>
 __device__ __forceinline__ void normalise_row(u32 (&v)[Dim / 8], float eps) {
   if constexpr (Kind == 0) return;

@@ -2,17 +2,19 @@
 //
 //   N = norm(X);  Q, K, V = N Wqkv^T + b;  O_h = softmax(Q_h K_h^T) V_h;  Y = X + concat(O) Wout^T + b
 //
-// X [length, dim] is a row or a column of the grid. `attention_many` (throughput): persistent blocks of `warps` warps,
-// each taking every so-many-th sequence, all heads in a row; the next sequence is copied to shared memory meanwhile.
-// `attention_few` (latency): a block takes one sequence, warp h takes head h (and h + warps, ..), the heads' outputs
-// meet in shared memory and each warp makes some of the output's channels. Both sum every output in the same order,
-// so they give the same bits and may be chosen by the number of sequences.
+// X [length, dim] is a row or a column of the grid. `attention_many` (throughput): persistent blocks of
+// `warps` warps, each taking every so-many-th sequence, all heads in a row; the next sequence is copied to
+// shared memory meanwhile. `attention_few` (latency): a block takes one sequence, warp h takes head h (and h
+// + warps, ..), the heads' outputs meet in shared memory and each warp makes some of the output's channels.
+// Both sum every output in the same order, so they give the same bits and may be chosen by the number of
+// sequences.
 //
-// Shared memory of a block: the packed weights (33.9 KB at dim 64, 4 heads of 16); then, many: two sequences a warp
-// (2 slot dim 2 bytes each); few: slot heads head_width 2 bytes of heads' outputs.
+// Shared memory of a block: the packed weights (33.9 KB at dim 64, 4 heads of 16); then, many: two sequences
+// a warp (2 slot dim 2 bytes each); few: slot heads head_width 2 bytes of heads' outputs.
 //
-// Limit at dim 64, 4 heads of 16, length 32, a sequence: 1.31 MFLOP (352 m16n8k16 products with the row sums), 4096
-// exponentials, 8 KB read and written. On a H200 the products alone take 17.6 us for 8192 sequences.
+// Limit at dim 64, 4 heads of 16, length 32, a sequence: 1.31 MFLOP (352 m16n8k16 products with the row
+// sums), 4096 exponentials, 8 KB read and written. On a H200 the products alone take 17.6 us for 8192
+// sequences.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -30,8 +32,8 @@ __device__ __forceinline__ void copy_weights(u32 shared, const void* weights, in
 
 // Output tile pair `pair` of `tile` += O of a head times its rows of Wout.
 template <class S>
-__device__ __forceinline__ void project_out(float (&even)[4], float (&odd)[4], const u32 (&o)[S::head_steps][4],
-                                            u32 out, int pair, int lane) {
+__device__ __forceinline__ void project_out(float (&even)[4], float (&odd)[4],
+                                            const u32 (&o)[S::head_steps][4], u32 out, int pair, int lane) {
 #pragma unroll
   for (int s = 0; s < S::head_steps; ++s) {
     u32 b[4];
@@ -101,7 +103,9 @@ struct SequenceBuffer {
 };
 
 template <class S>
-__device__ __forceinline__ int row_token(int row, int g) { return row / 2 * 16 + row % 2 * 8 + g; }
+__device__ __forceinline__ int row_token(int row, int g) {
+  return row / 2 * 16 + row % 2 * 8 + g;
+}
 
 template <class S>
 __device__ __forceinline__ void attention_many(const ResidentArguments& args) {
@@ -113,7 +117,8 @@ __device__ __forceinline__ void attention_many(const ResidentArguments& args) {
   const u32 buffers = weights + S::weights.bytes() + warp * 2 * Buffer::bytes;
   const char* x = static_cast<const char*>(args.x);
   const u32 stride = gridDim.x * S::warps;
-  u32 sequence = blockIdx.x + warp * gridDim.x;  // neighbours in time on one SM are far apart, blocks equally loaded
+  u32 sequence =
+      blockIdx.x + warp * gridDim.x;  // neighbours in time on one SM are far apart, blocks equally loaded
 
   const auto fetch = [&](u32 s, u32 buffer) {
     if (s < args.sequences) {
@@ -160,8 +165,8 @@ __device__ __forceinline__ void attention_many(const ResidentArguments& args) {
 #pragma unroll 1
     for (int h = 0; h < S::heads; ++h) {
       u32 o[S::tiles][S::head_steps][4];
-      tokens.attend(o, weights + h * 3 * S::head_width * 4, weights + S::weights.qkv() + h * S::weights.head_qkv_bytes(),
-                    args, valid);
+      tokens.attend(o, weights + h * 3 * S::head_width * 4,
+                    weights + S::weights.qkv() + h * S::weights.head_qkv_bytes(), args, valid);
       const u32 out = weights + S::weights.out() + h * S::weights.head_out_bytes();
 #pragma unroll
       for (int s = 0; s < S::head_steps; ++s)
@@ -188,7 +193,8 @@ __device__ __forceinline__ void attention_many(const ResidentArguments& args) {
       }
       const int token = row_token<S>(row, g);
       if (token < args.length)
-        store_row<S::dim>(static_cast<char*>(args.y) + (cell + token * args.token_cells) * (S::dim * 2), v, c);
+        store_row<S::dim>(static_cast<char*>(args.y) + (cell + token * args.token_cells) * (S::dim * 2), v,
+                          c);
     }
   }
 }
@@ -224,8 +230,8 @@ __device__ __forceinline__ void attention_few(const ResidentArguments& args) {
 
   for (int h = warp; h < S::heads; h += S::warps) {
     u32 o[S::tiles][S::head_steps][4];
-    tokens.attend(o, weights + h * 3 * S::head_width * 4, weights + S::weights.qkv() + h * S::weights.head_qkv_bytes(),
-                  args, valid);
+    tokens.attend(o, weights + h * 3 * S::head_width * 4,
+                  weights + S::weights.qkv() + h * S::weights.head_qkv_bytes(), args, valid);
 #pragma unroll
     for (int t = 0; t < S::tiles; ++t)
 #pragma unroll
@@ -254,8 +260,10 @@ __device__ __forceinline__ void attention_few(const ResidentArguments& args) {
       const int token = row_token<S>(row, g);
       if (S::residual && token < args.length) {
         const char* p = x + (cell + token * args.token_cells) * (S::dim * 2) + offset;
-        if (wide) load_global(r[row], p);
-        else r[row][0] = load_global(p);
+        if (wide)
+          load_global(r[row], p);
+        else
+          r[row][0] = load_global(p);
       }
     }
 #pragma unroll
@@ -273,7 +281,8 @@ __device__ __forceinline__ void attention_few(const ResidentArguments& args) {
           mma<T>(y[t][1], o, b[2], b[3]);
         }
       }
-    // In place: every warp has read the whole sequence before the barrier above, and the residual is this warp's own.
+      // In place: every warp has read the whole sequence before the barrier above, and the residual is this
+      // warp's own.
 #pragma unroll
     for (int row = 0; row < 2 * S::tiles; ++row) {
       const int token = row_token<S>(row, g);
@@ -286,8 +295,10 @@ __device__ __forceinline__ void attention_few(const ResidentArguments& args) {
       }
       if (token < args.length) {
         char* p = static_cast<char*>(args.y) + (cell + token * args.token_cells) * (S::dim * 2) + offset;
-        if (wide) store_global(p, w[0], w[1]);
-        else store_global(p, w[0]);
+        if (wide)
+          store_global(p, w[0], w[1]);
+        else
+          store_global(p, w[0]);
       }
     }
   }

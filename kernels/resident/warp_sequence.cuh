@@ -1,8 +1,9 @@
 // Attention of one head over a sequence of at most 32 tokens that one warp holds in registers.
 //
-// Nothing is exchanged but inside a quad of lanes: a tile of K as the QKV product leaves it is the B operand of
-// Q K^T; V is computed transposed, V^T = Wv N^T, for which the fragments of N serve as B operand as they are, and its
-// tiles are the B operand of P V. Weights come from shared memory as core matrices (layout/fragments.h).
+// Nothing is exchanged but inside a quad of lanes: a tile of K as the QKV product leaves it is the B operand
+// of Q K^T; V is computed transposed, V^T = Wv N^T, for which the fragments of N serve as B operand as they
+// are, and its tiles are the B operand of P V. Weights come from shared memory as core matrices
+// (layout/fragments.h).
 #pragma once
 
 #include "ptx/math.cuh"
@@ -16,7 +17,8 @@ namespace warpweave {
 template <class S>
 struct WarpSequence {
   using T = typename S::T;
-  static constexpr int tiles = S::tiles, steps = S::steps, hs = S::head_steps, keys = 2 * S::tiles;  // keys: n = 8 tiles
+  static constexpr int tiles = S::tiles, steps = S::steps, hs = S::head_steps,
+                       keys = 2 * S::tiles;  // keys: n = 8 tiles
   static constexpr int head_n = S::head_width / 8;
 
   u32 n[tiles][steps][4];  // normalised tokens, as A fragments
@@ -62,7 +64,8 @@ struct WarpSequence {
   }
 
   // Rotates neighbouring channels of 16, `first` being the first of them in the head.
-  __device__ __forceinline__ void rotate(float (&d)[tiles][2][4], const float* rotation, int length, int first) const {
+  __device__ __forceinline__ void rotate(float (&d)[tiles][2][4], const float* rotation, int length,
+                                         int first) const {
 #pragma unroll
     for (int t = 0; t < tiles; ++t)
 #pragma unroll
@@ -70,8 +73,8 @@ struct WarpSequence {
         const int token = min(16 * t + g + 8 * half, length - 1);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float2 r =
-              reinterpret_cast<const float2*>(rotation)[token * (S::head_width / 2) + (first + 8 * i) / 2 + c];
+          const float2 r = reinterpret_cast<const float2*>(
+              rotation)[token * (S::head_width / 2) + (first + 8 * i) / 2 + c];
           const float a = d[t][i][2 * half], b = d[t][i][2 * half + 1];
           d[t][i][2 * half] = a * r.x - b * r.y;
           d[t][i][2 * half + 1] = b * r.x + a * r.y;
@@ -79,10 +82,10 @@ struct WarpSequence {
       }
   }
 
-  // O of one head as A fragments. `bias` and `qkv` are the head's parts of the weights in shared memory; bit t of
-  // `valid` says that token t is a key.
-  __device__ __forceinline__ void attend(u32 (&o)[tiles][hs][4], u32 bias, u32 qkv, const ResidentArguments& args,
-                                         u32 valid) const {
+  // O of one head as A fragments. `bias` and `qkv` are the head's parts of the weights in shared memory; bit
+  // t of `valid` says that token t is a key.
+  __device__ __forceinline__ void attend(u32 (&o)[tiles][hs][4], u32 bias, u32 qkv,
+                                         const ResidentArguments& args, u32 valid) const {
     constexpr int rows = 3 * S::head_width;
     u32 q[tiles][hs][4], k[keys][hs][2], v[tiles][head_n][2];
 #pragma unroll
@@ -94,7 +97,8 @@ struct WarpSequence {
 #pragma unroll
       for (int t = 0; t < tiles; ++t)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) q[t][s][i] = Pair<T>::pack(d[t][i / 2][i % 2 * 2], d[t][i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; ++i)
+          q[t][s][i] = Pair<T>::pack(d[t][i / 2][i % 2 * 2], d[t][i / 2][i % 2 * 2 + 1]);
     }
 #pragma unroll
     for (int s = 0; s < hs; ++s) {
@@ -142,9 +146,9 @@ struct WarpSequence {
   }
 
  private:
-  __device__ __forceinline__ void attend_tile(u32 (&o)[hs][4], const u32 (&q)[hs][4], const u32 (&k)[keys][hs][2],
-                                              const u32 (&v)[tiles][head_n][2], int tile, u32 valid,
-                                              int length) const {
+  __device__ __forceinline__ void attend_tile(u32 (&o)[hs][4], const u32 (&q)[hs][4],
+                                              const u32 (&k)[keys][hs][2], const u32 (&v)[tiles][head_n][2],
+                                              int tile, u32 valid, int length) const {
     float s[keys][4];
 #pragma unroll
     for (int t = 0; t < keys; ++t) {
@@ -160,7 +164,7 @@ struct WarpSequence {
         for (int i = 0; i < 4; ++i) {
           const int key = 8 * t + 2 * c + i % 2;
           const bool seen = (valid >> key & 1) && (!S::causal || key <= 16 * tile + g + i / 2 * 8);
-          if (!seen) s[t][i] = minus_infinity;
+          if (!seen) s[t][i] = minus_infinity();
         }
     }
     float top[2] = {s[0][0], s[0][2]};
@@ -171,7 +175,7 @@ struct WarpSequence {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       top[half] = quad_max(top[half]);
-      if (S::mask && top[half] == minus_infinity) top[half] = 0;  // no key: every weight is exp2(-inf) = 0
+      if (S::mask && top[half] == minus_infinity()) top[half] = 0;  // no key: every weight is exp2(-inf) = 0
     }
     u32 p[tiles][4];
 #pragma unroll
