@@ -107,6 +107,8 @@ Device Engine::device() const noexcept { return impl_->device; }
 Precision Engine::precision() const noexcept { return impl_->options.precision; }
 const std::string& Engine::notice() const noexcept { return impl_->notice; }
 
+std::vector<std::string> Engine::plans() const { return impl_->backend->names(); }
+
 std::vector<PlannedLayer> Engine::plan(const Shape& shape) const {
   check(impl_->input_shape(shape), "input grid");
   return impl_->backend->plan(shape);

@@ -172,6 +172,13 @@ class CpuBackend final : public plan::Backend {
     return describe(layers, make_plan(layers), shape.batch);
   }
 
+  std::vector<std::string> names() const override {
+    std::vector<std::string> list;
+    for (const CpuImplementation* implementation : implementations())
+      list.emplace_back(implementation->name());
+    return list;
+  }
+
   std::unique_ptr<plan::Prepared> prepare(const Shape& shape) const override {
     const auto layers = plan::problems(model_->graph, sample(shape));
     const std::vector<plan::PlannedStep> planned = make_plan(layers);

@@ -26,6 +26,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::vector<PlannedLayer> plan(const Shape& shape) const = 0;
+  // Names of its implementations, see Engine::plans.
+  virtual std::vector<std::string> names() const { return {}; }
   // Throws Error(device) when memory or the plan does not allow it.
   virtual std::unique_ptr<Prepared> prepare(const Shape& shape) const = 0;
 };

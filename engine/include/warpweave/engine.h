@@ -83,6 +83,8 @@ class Engine {
   // Why Device::automatic() fell back to the CPU, or that the CPU computes tf32 as fp32; empty when there is
   // nothing to tell.
   const std::string& notice() const noexcept;
+  // The names that EngineOptions::plan can take on this device besides "auto", fastest kinds first.
+  std::vector<std::string> plans() const;
 
   // Plans, compiles and allocates for one shape. Throws Error(input) when the model cannot take it,
   // Error(device) when memory or the plan does not allow it.
