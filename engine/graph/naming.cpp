@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/params.h"
+#include "io/text.h"
 
 namespace warpweave::graph {
 namespace {
@@ -17,18 +18,19 @@ std::string substitute(const std::string& text, bool is_template, std::span<cons
   std::string result;
   bool has_name = false;
   for (std::size_t at = 0; at < text.size();) {
-    if (text[at] == '}') place.fail(fmt::format("{} has a '}}' without a '{{'", quote(text)));
+    if (text[at] == '}') place.fail(fmt::format("{} has a '}}' without a '{{'", in_quotes(text)));
     if (text[at] != '{') {
       result += text[at++];
       continue;
     }
     const std::size_t end = text.find('}', at);
-    if (end == std::string::npos) place.fail(fmt::format("{} has a '{{' without a '}}'", quote(text)));
+    if (end == std::string::npos) place.fail(fmt::format("{} has a '{{' without a '}}'", in_quotes(text)));
     const std::string word = text.substr(at + 1, end - at - 1);
     at = end + 1;
     const auto index =
         std::find_if(indices.begin(), indices.end(), [&](const RepeatIndex& i) { return i.name == word; });
     if (is_template && word == "name") {
+      if (has_name) place.fail(fmt::format("the template {} holds {{name}} twice", in_quotes(text)));
       result += "{name}";
       has_name = true;
     } else if (index != indices.end()) {
@@ -39,14 +41,14 @@ std::string substitute(const std::string& text, bool is_template, std::span<cons
       std::vector<std::string> names;
       for (const RepeatIndex& i : indices) names.push_back("{" + i.name + "}");
       known.insert(known.end(), names.begin(), names.end());
-      place.fail(fmt::format("unknown placeholder {} in {}; {}", quote("{" + word + "}"), quote(text),
+      place.fail(fmt::format("unknown placeholder {} in {}; {}", in_quotes("{" + word + "}"), in_quotes(text),
                              known.empty() ? "none is known here, outside a repeat"
                                            : fmt::format("known here: {}", join(known))));
     }
   }
   if (is_template && !has_name) {
     place.fail(
-        fmt::format("the template {} lacks {{name}}, which stands for each tensor's name", quote(text)));
+        fmt::format("the template {} lacks {{name}}, which stands for each tensor's name", in_quotes(text)));
   }
   return result;
 }
@@ -96,8 +98,8 @@ NameMap read_map(const Layer& layer, const yaml::Value& tensors, const Place& pl
   for (const yaml::Entry& entry : tensors.entries) {
     if (std::find(legal.begin(), legal.end(), entry.key) == legal.end()) {
       Place{place.file, entry.line, place.key}.fail(
-          fmt::format("this layer has no tensor {}{} (with these parameters it has: {})", quote(entry.key),
-                      hint(entry.key, legal), join(legal)));
+          fmt::format("this layer has no tensor {}{} (with these parameters it has: {})",
+                      in_quotes(entry.key), hint(entry.key, legal), join(legal)));
     }
     const Place at{place.file, entry.line, place.key + "." + entry.key};
     if (entry.value->kind != yaml::Kind::scalar || entry.value->text.empty()) {

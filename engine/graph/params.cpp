@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "io/text.h"
 #include "warpweave/error.h"
 
 namespace warpweave::graph {
@@ -40,7 +41,7 @@ std::string in_words(const yaml::Value& value) {
     case yaml::Kind::scalar:
       break;
   }
-  return value.in_quotes ? "the text " + quote(value.text) + " in quotes" : quote(value.text);
+  return value.in_quotes ? "the text " + in_quotes(value.text) + " in quotes" : in_quotes(value.text);
 }
 
 Params::Params(const yaml::Value& map, Place place, std::initializer_list<std::string_view> implied)
@@ -63,7 +64,7 @@ void Params::allow(std::initializer_list<std::string_view> keys,
         at.fail(fmt::format("key '{}' is reserved for {}; not supported yet, remove it", name, purpose));
       }
     }
-    at.fail(fmt::format("unknown key {}{} (legal keys: {})", quote(entry.key), hint(entry.key, legal_),
+    at.fail(fmt::format("unknown key {}{} (legal keys: {})", in_quotes(entry.key), hint(entry.key, legal_),
                         join(legal_)));
   }
 }
@@ -144,7 +145,7 @@ std::size_t Params::choose(std::string_view key, std::span<const std::string_vie
   if (value.kind != yaml::Kind::scalar) mismatch(key, expected, value);
   const auto found = std::find(names.begin(), names.end(), value.text);
   if (found == names.end()) {
-    fail(key, fmt::format("expected {}, got {}{}", expected, quote(value.text), hint(value.text, names)));
+    fail(key, fmt::format("expected {}, got {}{}", expected, in_quotes(value.text), hint(value.text, names)));
   }
   return static_cast<std::size_t>(found - names.begin());
 }

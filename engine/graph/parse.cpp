@@ -9,6 +9,7 @@
 #include "graph/params.h"
 #include "graph/registry.h"
 #include "graph/yaml.h"
+#include "io/text.h"
 
 namespace warpweave::graph {
 namespace {
@@ -40,7 +41,7 @@ class GraphBuilder {
       Place{graph_.file, second.line, path}.fail(fmt::format(
           "a layer is a map of one key, its type, but {} stands beside {}; parameters are indented below "
           "the type, and each layer has its own '-'",
-          quote(second.key), quote(entry.key)));
+          in_quotes(second.key), in_quotes(entry.key)));
     }
     const Place at{graph_.file, entry.line, entry.key};
     if (entry.key == "repeat") {
@@ -59,7 +60,7 @@ class GraphBuilder {
       for (const LayerType& t : types) names.push_back(t.name);
       names.push_back("repeat");
       Place{graph_.file, entry.line, path}.fail(fmt::format("unknown layer type {}{} (legal types: {})",
-                                                            quote(entry.key), hint(entry.key, names),
+                                                            in_quotes(entry.key), hint(entry.key, names),
                                                             join(names)));
     }
     if (graph_.nodes.size() >= static_cast<std::size_t>(max_layers)) {
@@ -99,7 +100,7 @@ class GraphBuilder {
       return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     };
     if (!std::all_of(index.begin(), index.end(), is_word) || (index[0] >= '0' && index[0] <= '9')) {
-      place.fail(fmt::format("expected a name of letters, digits and _, got {}", quote(index)));
+      place.fail(fmt::format("expected a name of letters, digits and _, got {}", in_quotes(index)));
     }
     if (index == "name")
       place.fail("'name' stands for the tensor's name in templates; use another, like 'i'");

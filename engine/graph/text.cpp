@@ -38,51 +38,11 @@ std::string folded(std::string_view text) {
   return s;
 }
 
-unsigned byte(std::string_view text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
-
-// Bytes of the control character at `at`: 1 for C0 and DEL, 2 for C1 (U+0080 .. U+009F), 0 for all else.
-std::size_t control_length(std::string_view text, std::size_t at) {
-  const unsigned b = byte(text, at);
-  if (b < 0x20 || b == 0x7F) return 1;
-  return b == 0xC2 && at + 1 < text.size() && byte(text, at + 1) < 0xA0 ? 2 : 0;
-}
-
 }  // namespace
 
 void Place::fail(std::string_view message) const {
   throw Error(ErrorCode::input, fmt::format("{}{}: {}{}{}", file, line > 0 ? fmt::format(":{}", line) : "",
                                             key, key.empty() ? "" : ": ", message));
-}
-
-bool has_control_characters(std::string_view text) {
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (control_length(text, at) > 0) return true;
-  }
-  return false;
-}
-
-std::string quote(std::string_view text) {
-  constexpr std::size_t longest = 60;
-  bool cut = false;
-  if (text.size() > longest) {
-    std::size_t end = longest;
-    while (end > 0 && (byte(text, end) & 0xC0) == 0x80) --end;  // not inside a character
-    text = text.substr(0, end);
-    cut = true;
-  }
-  std::string s = "'";
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = control_length(text, at);
-    if (length == 0) {
-      s += text[at++];
-    } else {
-      s += text[at] == '\n'   ? "\\n"
-           : text[at] == '\t' ? "\\t"
-                              : fmt::format("\\x{:02x}", byte(text, at + length - 1));
-      at += length;
-    }
-  }
-  return s + (cut ? "...'" : "'");
 }
 
 std::string join(std::span<const std::string_view> words, std::string_view last_joint) {

@@ -1,4 +1,4 @@
-// Words for error messages: where something stands, how it is quoted, and what was probably meant.
+// Words for error messages: where something stands, and what was probably meant.
 #pragma once
 
 #include <optional>
@@ -18,12 +18,6 @@ struct Place {
   // Throws Error(input): "FILE:LINE: KEY: message".
   [[noreturn]] void fail(std::string_view message) const;
 };
-
-// Whether the UTF-8 text holds a control character (C0, DEL or C1): line breaks, terminal escapes, ...
-bool has_control_characters(std::string_view text);
-
-// 'text' on one line: control characters escaped, long text cut.
-std::string quote(std::string_view text);
 
 // "a, b, c", or "a, b or c" where the last joint is " or ".
 std::string join(std::span<const std::string_view> words, std::string_view last_joint = ", ");

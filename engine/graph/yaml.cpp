@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "graph/text.h"
+#include "io/text.h"
 #include "warpweave/error.h"
 
 namespace warpweave::graph::yaml {
@@ -21,24 +22,14 @@ namespace {
 
 int line_of(const YAML::Mark& mark) { return std::max(mark.line, 0) + 1; }
 
-// Length of the well-formed UTF-8 sequence at `at` (Unicode 15, table 3-7), 0 where there is none.
-std::size_t utf8_length(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-  };
-  const auto tail = [&](std::size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned b = byte(0);
-  if (b < 0x80) return 1;
-  if (b >= 0xC2 && b <= 0xDF) return tail(1) ? 2 : 0;
-  if (b >= 0xE0 && b <= 0xEF) {
-    if ((b == 0xE0 && byte(1) < 0xA0) || (b == 0xED && byte(1) > 0x9F)) return 0;
-    return tail(1) && tail(2) ? 3 : 0;
+// Line breaks, terminal escapes, ...: C0, DEL and C1 (U+0080 .. U+009F) in UTF-8.
+bool has_control_characters(std::string_view text) {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const auto c = static_cast<unsigned char>(text[at]);
+    if (c < 0x20 || c == 0x7F) return true;
+    if (c == 0xC2 && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xA0) return true;
   }
-  if (b >= 0xF0 && b <= 0xF4) {
-    if ((b == 0xF0 && byte(1) < 0x90) || (b == 0xF4 && byte(1) > 0x8F)) return 0;
-    return tail(1) && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
+  return false;
 }
 
 void check_text(std::string_view text, std::string_view file, const Limits& limits) {
@@ -50,7 +41,7 @@ void check_text(std::string_view text, std::string_view file, const Limits& limi
   for (std::size_t at = 0; at < text.size();) {
     const char c = text[at];
     if (c == '\n') ++line;
-    const std::size_t length = utf8_length(text, at);
+    const std::size_t length = utf8_length(text.substr(at));
     if (length == 0) {
       Place{file, line, {}}.fail(fmt::format("byte 0x{:02x} is not UTF-8; a model file is YAML in UTF-8",
                                              static_cast<unsigned char>(c)));
@@ -81,12 +72,10 @@ class TreeBuilder final : public YAML::EventHandler {
     const int line = line_of(mark);
     refuse_tag(tag, line);
     if (text.size() > limits_.scalar_bytes) {
-      fail(line, fmt::format("{} is longer than {} bytes", quote(text), limits_.scalar_bytes));
+      fail(line, fmt::format("{} is longer than {} bytes", in_quotes(text), limits_.scalar_bytes));
     }
     if (has_control_characters(text)) {
-      fail(line, fmt::format(
-                     "{} holds a line break or another control character; names and values are single lines",
-                     quote(text)));
+      fail(line, "a line break or another control character in a name or value; each is a single line");
     }
     Value& value = create(Kind::scalar, line, anchor);
     value.text = text;
@@ -130,7 +119,7 @@ class TreeBuilder final : public YAML::EventHandler {
   // yaml-cpp gives "?" to plain nodes and "!" to quoted scalars.
   void refuse_tag(const std::string& tag, int line) const {
     if (tag.empty() || tag == "?" || tag == "!") return;
-    fail(line, fmt::format("tag {}: tags have no meaning in a model file; remove it", quote(tag)));
+    fail(line, fmt::format("tag {}: tags have no meaning in a model file; remove it", in_quotes(tag)));
   }
 
   Value& create(Kind kind, int line, YAML::anchor_t anchor) {
@@ -195,8 +184,8 @@ class TreeBuilder final : public YAML::EventHandler {
     }
     const auto [known, is_new] = map.keys.emplace(key.text, line);
     if (!is_new) {
-      fail(line, fmt::format("key {} occurs twice in one map, first on line {}; remove one", quote(key.text),
-                             known->second));
+      fail(line, fmt::format("key {} occurs twice in one map, first on line {}; remove one",
+                             in_quotes(key.text), known->second));
     }
     map.has_key = true;
     map.key = key.text;

@@ -9,7 +9,6 @@
 #include <fstream>
 
 #include "graph/helpers.h"
-#include "graph/text.h"
 #include "graph/yaml.h"
 
 namespace warpweave::graph {
@@ -71,12 +70,11 @@ TEST(HostileYaml, Bytes) {
 
 TEST(HostileYaml, ValuesAreSingleLines) {
   for (const char* text : {"\"ki\\nnd\": 4", "kind: \"a\\e[31m\"", "kind: \"a\\x9b\"", "kind: \"a\\0b\""}) {
-    const std::string message = parse_error(model("  - norm: {" + std::string(text) + "}\n"));
-    EXPECT_THAT(message, error_at(3, "control character"));
-    EXPECT_FALSE(has_control_characters(message));
+    EXPECT_EQ(
+        parse_error(model("  - norm: {" + std::string(text) + "}\n")),
+        "model.yaml:3: a line break or another control character in a name or value; each is a single line");
   }
-  EXPECT_THAT(parse_error("name: |\n  a\n  b\n" + model("  - norm:\n")),
-              error_at(1, "'a\\nb\\n' holds a line break"));
+  EXPECT_THAT(parse_error("name: |\n  a\n  b\n" + model("  - norm:\n")), error_at(1, "line break"));
 }
 
 TEST(HostileYaml, KeyTwice) {

@@ -31,23 +31,6 @@ TEST(Nearest, OffersNothingFarFetched) {
   EXPECT_EQ(hint("haeds", keys), ", did you mean 'heads'?");
 }
 
-TEST(Quote, StaysOnOneLine) {
-  EXPECT_EQ(quote("a\nb\tc\x01"), "'a\\nb\\tc\\x01'");
-  EXPECT_EQ(quote(std::string(1000, 'x')), "'" + std::string(60, 'x') + "...'");
-}
-
-TEST(Quote, EscapesC1) {
-  EXPECT_EQ(quote("a\xC2\x9B\xC2\xA9"), "'a\\x9b\xC2\xA9'");
-  EXPECT_TRUE(has_control_characters("a\xC2\x9B"));
-  EXPECT_TRUE(has_control_characters("a\x7F"));
-  EXPECT_FALSE(has_control_characters("a\xC2\xA9 b"));
-}
-
-TEST(Quote, CutsBetweenCharacters) {
-  std::string text = std::string(59, 'x') + "\xC3\xA9" + "yyy";  // the cut would fall into e with acute
-  EXPECT_EQ(quote(text), "'" + std::string(59, 'x') + "...'");
-}
-
 TEST(Place, NamesWhatItKnows) {
   EXPECT_EQ(error_of([] { Place{"f", 3, "k"}.fail("m"); }), "f:3: k: m");
   EXPECT_EQ(error_of([] { Place{"f", 0, {}}.fail("m"); }), "f: m");
