@@ -8,7 +8,8 @@
 
 namespace warpweave::cuda {
 
-// Why no GPU can be used ("no NVIDIA driver is loaded", "NVRTC was not found; ..."), or empty when `index` can.
+// Why no GPU can be used ("no NVIDIA driver is loaded", "NVRTC was not found; ..."), or empty when `index`
+// can.
 std::string unusable(int index);
 
 // Throws Error(device) with the text of unusable().

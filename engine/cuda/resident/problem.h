@@ -61,10 +61,8 @@ struct Variant {
 // Sets the members that follow from the others: shared_bytes, sequences_per_block.
 void finish(const Problem& problem, Variant& variant);
 
-// The source text that is compiled: macros, then the kernel's header; and the kernel's name in it.
-std::string source(const Problem& problem, const Variant& variant);
-std::string kernel_name(const Variant& variant);
-// Identifies source() in a file name.
-std::string key(const Problem& problem, const Variant& variant);
+// The kernel: the file under kernels/ that has it, and the template with its arguments filled in.
+std::string kernel_file(const Variant& variant);
+std::string kernel_expression(const Problem& problem, const Variant& variant);
 
 }  // namespace warpweave::cuda::resident

@@ -1,64 +1,37 @@
-#include <cstdio>
-
 #include "cuda/resident/problem.h"
 
 namespace warpweave::cuda::resident {
-namespace {
 
-std::string number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof(text), "%.9e", value);
-  return text;
+std::string kernel_file(const Variant& v) {
+  return v.kind == Variant::Kind::block ? "resident/block_kernel.cuh" : "resident/warp_kernels.cuh";
 }
 
-}  // namespace
-
-std::string kernel_name(const Variant& v) {
-  return v.kind == Variant::Kind::many  ? "resident_many"
-         : v.kind == Variant::Kind::few ? "resident_few"
-                                        : "resident_block";
-}
-
-std::string source(const Problem& p, const Variant& v) {
-  std::string text;
-  const auto define = [&](const char* name, const std::string& value) {
-    text += std::string("#define WW_") + name + " " + value + "\n";
-  };
-  const auto flag = [&](const char* name, bool value) { define(name, value ? "1" : "0"); };
+std::string kernel_expression(const Problem& p, const Variant& v) {
   const bool head_bias = p.qkv_bias || p.norm == Norm::layer;  // LayerNorm's bias folds into them
-  define("TYPE", p.element == Element::bf16 ? "bf16" : "f16");
-  define("DIM", std::to_string(p.dim));
-  define("HEADS", std::to_string(p.heads));
-  define("HEAD_DIM", std::to_string(p.head_dim));
-  define("NORM", std::to_string(static_cast<int>(p.norm)));
-  define("EPS", number(p.eps) + "f");
-  flag("Q_BIAS", head_bias);
-  flag("K_BIAS", head_bias && p.rope_dims > 0);
-  flag("V_BIAS", head_bias && p.mask);
-  flag("OUT_BIAS", p.out_bias || (head_bias && !p.mask));
-  flag("RESIDUAL", p.residual);
-  flag("CAUSAL", p.causal);
-  flag("MASK", p.mask);
-  flag("ROPE", p.rope_dims > 0);
-  define("SLOT", std::to_string(v.slot));
-  define("WARPS", std::to_string(v.warps));
-  define("TILES", std::to_string(v.tiles));
-  define("STAGES", std::to_string(v.stages));
-  flag("WGMMA", v.wgmma);
-  text += "#include \"resident/" + kernel_name(v).substr(9) + ".cuh\"\n";
-  return text;
-}
-
-std::string key(const Problem& p, const Variant& v) {
-  std::string text = kernel_name(v).substr(9);
-  text += p.element == Element::bf16 ? "_bf16" : "_f16";
-  text += "_d" + std::to_string(p.dim) + "_h" + std::to_string(p.heads) + "x" + std::to_string(p.head_dim);
-  text += "_n" + std::to_string(static_cast<int>(p.norm)) + "_" + number(p.eps);
-  text += std::string("_") + (p.qkv_bias ? "b" : "") + (p.out_bias ? "o" : "") + (p.residual ? "r" : "") +
-          (p.causal ? "c" : "") + (p.mask ? "m" : "") + (p.rope_dims ? "p" : "");
-  text += "_s" + std::to_string(v.slot) + "w" + std::to_string(v.warps) + "t" + std::to_string(v.tiles);
-  if (v.kind == Variant::Kind::block) text += "g" + std::to_string(v.stages) + (v.wgmma ? "w" : "");
-  return text;
+  std::string flags;
+  const auto flag = [&](const char* name, bool on) {
+    if (on) flags += (flags.empty() ? "" : "|") + std::string("warpweave::resident::") + name;
+  };
+  flag("q_bias", head_bias);
+  flag("k_bias", head_bias && p.rope_dims > 0);
+  flag("v_bias", head_bias && p.mask);
+  flag("out_bias", p.out_bias || (head_bias && !p.mask));
+  flag("residual", p.residual);
+  flag("causal", p.causal);
+  flag("mask", p.mask);
+  flag("rope", p.rope_dims > 0);
+  flag("wgmma", v.wgmma);
+  if (flags.empty()) flags = "0";
+  const char* kernel = v.kind == Variant::Kind::many  ? "many"
+                       : v.kind == Variant::Kind::few ? "few"
+                                                      : "block";
+  const char* norm = p.norm == Norm::layer ? "layer_norm" : p.norm == Norm::rms ? "rms_norm" : "no_norm";
+  std::string text = std::string("warpweave::resident_") + kernel + "<warpweave::Spec<warpweave::";
+  text += p.element == Element::bf16 ? "bf16" : "f16";
+  for (const int n : {p.dim, p.heads, p.head_dim}) text += ", " + std::to_string(n);
+  text += std::string(", warpweave::resident::") + norm + ", " + flags;
+  for (const int n : {v.slot, v.warps, v.tiles, v.stages}) text += ", " + std::to_string(n);
+  return text + ">>";
 }
 
 void finish(const Problem& p, Variant& v) {

@@ -1,0 +1,231 @@
+#include "cuda/blas.h"
+
+#include "cuda/dynamic_library.h"
+#include "warpweave/error.h"
+
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+namespace warpweave::cuda {
+namespace {
+
+struct Functions {
+  decltype(cublasLtCreate)* create;
+  decltype(cublasLtDestroy)* destroy;
+  decltype(cublasLtMatmul)* matmul;
+  decltype(cublasLtMatmulDescInit_internal)* descriptor_init;
+  decltype(cublasLtMatmulDescSetAttribute)* descriptor_set;
+  decltype(cublasLtMatrixLayoutInit_internal)* layout_init;
+  decltype(cublasLtMatrixLayoutSetAttribute)* layout_set;
+  decltype(cublasLtMatmulPreferenceInit_internal)* preference_init;
+  decltype(cublasLtMatmulPreferenceSetAttribute)* preference_set;
+  decltype(cublasLtMatmulAlgoGetHeuristic)* heuristic;
+  decltype(cublasLtMatmulAlgoConfigGetAttribute)* algorithm_get;
+
+  explicit Functions(const DynamicLibrary& library) {
+    library.resolve(create, "cublasLtCreate");
+    library.resolve(destroy, "cublasLtDestroy");
+    library.resolve(matmul, "cublasLtMatmul");
+    library.resolve(descriptor_init, "cublasLtMatmulDescInit_internal");
+    library.resolve(descriptor_set, "cublasLtMatmulDescSetAttribute");
+    library.resolve(layout_init, "cublasLtMatrixLayoutInit_internal");
+    library.resolve(layout_set, "cublasLtMatrixLayoutSetAttribute");
+    library.resolve(preference_init, "cublasLtMatmulPreferenceInit_internal");
+    library.resolve(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    library.resolve(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    library.resolve(algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute");
+  }
+};
+
+void require(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw Error(ErrorCode::device, std::string("cuBLASLt, ") + what + ": status " + std::to_string(status));
+  }
+}
+
+cudaDataType_t data_type(Precision precision) {
+  switch (storage_type(precision)) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+// cuBLASLt's matrices are column-major: our [rows, columns] is its [columns, rows].
+cublasLtMatrixLayoutOpaque_t layout(const Functions& call, cudaDataType_t type, std::int64_t rows,
+                                    std::int64_t columns, std::int64_t runs, std::int64_t stride) {
+  cublasLtMatrixLayoutOpaque_t result{};
+  require(call.layout_init(&result, sizeof result, type, static_cast<std::uint64_t>(columns),
+                           static_cast<std::uint64_t>(rows), columns),
+          "describing a matrix");
+  if (runs > 1) {
+    const auto count = static_cast<std::int32_t>(runs);
+    require(call.layout_set(&result, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "a batch");
+    require(call.layout_set(&result, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+            "a batch");
+  }
+  return result;
+}
+
+class LtProduct final : public Product {
+ public:
+  LtProduct(const Functions& call, cublasLtHandle_t handle, const ProductSpec& spec)
+      : call_(call),
+        handle_(handle),
+        spec_(spec),
+        operand_(data_type(spec.precision)),
+        result_(spec.float_result ? CUDA_R_32F : operand_) {
+    const auto compute =
+        spec.precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    require(call_.descriptor_init(&descriptor_, sizeof descriptor_, compute, CUDA_R_32F),
+            "describing a product");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    const auto epilogue = spec.bias ? (spec.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                                    : (spec.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (spec.bias) {
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, spec.bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(result_));
+    }
+    choose();
+  }
+
+  void enqueue(cudaStream_t stream, const void* a, const void* c, void* y, std::int64_t tokens,
+               std::int64_t runs, std::int64_t stride) const override {
+    constexpr std::int64_t kMostRuns = 32768;
+    const float one = 1.0f, add = spec_.residual ? 1.0f : 0.0f;
+    const std::int64_t in_bytes = operand_ == CUDA_R_32F ? 4 : 2, out_bytes = result_ == CUDA_R_32F ? 4 : 2;
+    for (std::int64_t first = 0; first < runs; first += kMostRuns) {
+      const std::int64_t count = std::min(kMostRuns, runs - first);
+      auto weight = layout(call_, operand_, spec_.n, spec_.k, count, 0);
+      auto input = layout(call_, operand_, tokens, spec_.k, count, tokens * spec_.k);
+      auto output = layout(call_, result_, tokens, spec_.n, count, stride * spec_.n);
+      const std::int64_t out_offset = first * stride * spec_.n * out_bytes;
+      auto* d = static_cast<std::byte*>(y) + out_offset;
+      const auto* residual = spec_.residual ? static_cast<const std::byte*>(c) + out_offset : d;
+      require(call_.matmul(handle_, &descriptor_, &one, spec_.weight, &weight,
+                           static_cast<const std::byte*>(a) + first * tokens * spec_.k * in_bytes, &input,
+                           &add, residual, &output, d, &output, &algorithm_, nullptr, 0, stream),
+              "multiplying");
+    }
+  }
+
+ private:
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, Value value) {
+    require(call_.descriptor_set(&descriptor_, attribute, &value, sizeof value), "describing a product");
+  }
+
+  void choose() {
+    cublasLtMatmulPreferenceOpaque_t preference{};
+    require(call_.preference_init(&preference, sizeof preference), "choosing an algorithm");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      require(call_.preference_set(&preference, attribute, &value, sizeof value), "choosing an algorithm");
+    };
+    // No workspace and no reduction: the sum over k is never split.
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{0});
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+    for (const auto which :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      prefer(which, std::uint32_t{16});
+    }
+    auto weight = layout(call_, operand_, spec_.n, spec_.k, 1, 0);
+    auto input = layout(call_, operand_, spec_.typical_tokens, spec_.k, 1, 0);
+    auto output = layout(call_, result_, spec_.typical_tokens, spec_.n, 1, 0);
+    std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
+    int count = 0;
+    call_.heuristic(handle_, &descriptor_, &weight, &input, &output, &output, &preference,
+                    static_cast<int>(found.size()), found.data(), &count);
+    for (int i = 0; i < count; ++i) {
+      if (found[i].state == CUBLAS_STATUS_SUCCESS &&
+          number(found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1) {
+        algorithm_ = found[i].algo;
+        tell();
+        return;
+      }
+    }
+    throw Error(ErrorCode::device,
+                "cuBLASLt has no algorithm for a product with n = " + std::to_string(spec_.n) +
+                    ", k = " + std::to_string(spec_.k) + " in " + std::string(to_string(spec_.precision)));
+  }
+
+  int number(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) const {
+    std::int32_t value = 0;
+    std::size_t written = 0;
+    const bool good =
+        call_.algorithm_get(&algorithm, attribute, &value, sizeof value, &written) == CUBLAS_STATUS_SUCCESS;
+    return good ? value : -1;
+  }
+
+  void tell() const {
+    const char* verbose = std::getenv("WARPWEAVE_VERBOSE");
+    if (!verbose || !*verbose || *verbose == '0') return;
+    std::fprintf(
+        stderr, "warpweave: product n = %lld, k = %lld, %s: cuBLASLt algorithm %d, tile %d, stages %d\n",
+        static_cast<long long>(spec_.n), static_cast<long long>(spec_.k),
+        std::string(to_string(spec_.precision)).c_str(), number(algorithm_, CUBLASLT_ALGO_CONFIG_ID),
+        number(algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID), number(algorithm_, CUBLASLT_ALGO_CONFIG_STAGES_ID));
+  }
+
+  const Functions& call_;
+  cublasLtHandle_t handle_;
+  ProductSpec spec_;
+  cudaDataType_t operand_, result_;
+  mutable cublasLtMatmulDescOpaque_t
+      descriptor_{};  // the library takes it as non-const but does not change it
+  cublasLtMatmulAlgo_t algorithm_{};
+};
+
+class LtBlas final : public Blas {
+ public:
+  explicit LtBlas(std::unique_ptr<DynamicLibrary> library) : library_(std::move(library)), call_(*library_) {
+    require(call_.create(&handle_), "starting");
+  }
+  ~LtBlas() override { call_.destroy(handle_); }
+  std::unique_ptr<const Product> product(const ProductSpec& spec) const override {
+    return std::make_unique<LtProduct>(call_, handle_, spec);
+  }
+
+ private:
+  std::unique_ptr<DynamicLibrary> library_;
+  Functions call_;
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<const Blas> Blas::open(std::string& missing) {
+  // The name carries the major version of the toolkit whose header this was built with.
+  static const std::string versioned = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+  const std::array names = {versioned.c_str()};
+  try {
+    if (auto library = DynamicLibrary::open(names)) return std::make_unique<LtBlas>(std::move(library));
+    missing = versioned + " was not found; install the CUDA toolkit or set WARPWEAVE_CUDA_DIR to it";
+  } catch (const Error& error) {
+    missing = error.what();
+  }
+  return nullptr;
+}
+
+}  // namespace warpweave::cuda
+
+#else
+
+namespace warpweave::cuda {
+std::unique_ptr<const Blas> Blas::open(std::string& missing) {
+  missing = "this build has no cuBLASLt support";
+  return nullptr;
+}
+}  // namespace warpweave::cuda
+
+#endif

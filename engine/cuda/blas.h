@@ -1,0 +1,47 @@
+// cuBLASLt, opened at run time: y = act(a w^T + bias) + c on tensor cores.
+//
+// The algorithm is chosen once per product for a token count that depends on the sample alone, and never
+// splits the sum over k, so that a token's bits depend neither on how many tokens are multiplied with it nor
+// on where it stands among them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "warpweave/types.h"
+
+namespace warpweave::cuda {
+
+struct ProductSpec {
+  std::int64_t n = 0, k = 0;  // n and k elements must be multiples of 16 bytes
+  Precision precision = Precision::fp32;
+  bool float_result = false;  // y and bias in float32 where operands are 16-bit
+  bool relu = false;
+  bool residual = false;               // c is added (before the activation: not with relu)
+  const void* weight = nullptr;        // device, [n, k]
+  const void* bias = nullptr;          // device, [n], of y's type; null: none
+  std::int64_t typical_tokens = 4096;  // what the algorithm is chosen for
+};
+
+class Product {
+ public:
+  virtual ~Product() = default;
+  // `runs` times `tokens` tokens: a is dense, those of c and y lie `stride` tokens apart from run to run. All
+  // pointers are aligned to 16 bytes; y may be c.
+  virtual void enqueue(cudaStream_t stream, const void* a, const void* c, void* y, std::int64_t tokens,
+                       std::int64_t runs, std::int64_t stride) const = 0;
+};
+
+class Blas {
+ public:
+  // Null, with the reason in words, when the library is not found.
+  static std::unique_ptr<const Blas> open(std::string& missing);
+  virtual ~Blas() = default;
+  // The device of the Blas is current. Throws Error(device) when no algorithm fits.
+  virtual std::unique_ptr<const Product> product(const ProductSpec& spec) const = 0;
+};
+
+}  // namespace warpweave::cuda

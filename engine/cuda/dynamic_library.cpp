@@ -1,0 +1,77 @@
+#include "cuda/dynamic_library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "warpweave/error.h"
+
+namespace warpweave::cuda {
+namespace {
+
+void append_variable(std::vector<std::filesystem::path>& list, const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value && *value) list.emplace_back(value);
+}
+
+// The folder `./dev setup` fills: beside the kernel cache's home, so that one rule finds both.
+std::filesystem::path private_folder() {
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data && *data) {
+    return std::filesystem::path(data) / "warpweave" / "cuda";
+  }
+  const char* home = std::getenv("HOME");
+  return home && *home ? std::filesystem::path(home) / ".local/share/warpweave/cuda"
+                       : std::filesystem::path();
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> toolkit_folders() {
+  std::vector<std::filesystem::path> roots;
+  append_variable(roots, "WARPWEAVE_CUDA_DIR");
+  if (auto folder = private_folder(); !folder.empty()) roots.push_back(std::move(folder));
+  append_variable(roots, "CUDA_HOME");
+  append_variable(roots, "CUDA_PATH");
+  roots.emplace_back("/usr/local/cuda");
+
+  std::vector<std::filesystem::path> folders;
+  for (const auto& root : roots) {
+    for (const char* below :
+         {"lib64", "lib", "", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cublas/lib"}) {
+      std::error_code ignored;
+      const auto folder = root / below;
+      if (std::filesystem::is_directory(folder, ignored)) folders.push_back(folder);
+    }
+  }
+  return folders;
+}
+
+std::unique_ptr<DynamicLibrary> DynamicLibrary::open(std::span<const char* const> names) {
+  for (const auto& folder : toolkit_folders()) {
+    for (const char* name : names) {
+      const auto path = folder / name;
+      std::error_code ignored;
+      if (!std::filesystem::exists(path, ignored)) continue;
+      if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+        return std::unique_ptr<DynamicLibrary>(new DynamicLibrary(handle, path));
+      }
+    }
+  }
+  for (const char* name : names) {
+    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+      return std::unique_ptr<DynamicLibrary>(new DynamicLibrary(handle, name));
+    }
+  }
+  return nullptr;
+}
+
+DynamicLibrary::~DynamicLibrary() { dlclose(handle_); }
+
+void* DynamicLibrary::symbol(const char* name) const {
+  void* address = dlsym(handle_, name);
+  if (!address)
+    throw Error(ErrorCode::device, path_ + " has no function " + name + "; a newer one is needed");
+  return address;
+}
+
+}  // namespace warpweave::cuda

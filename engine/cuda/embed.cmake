@@ -1,0 +1,10 @@
+# cmake -DROOT=kernels -DOUTPUT=sources.cpp -P embed.cmake: every header under ROOT as a C++ string.
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.cuh ${ROOT}/*.h)
+list(SORT files)
+set(text "#include \"cuda/sources.h\"\n\nnamespace warpweave::cuda {\nnamespace {\nconstexpr KernelSource embedded[] = {\n")
+foreach(file IN LISTS files)
+  file(READ ${ROOT}/${file} content)
+  string(APPEND text "{\"${file}\", R\"warpweave(${content})warpweave\"},\n")
+endforeach()
+string(APPEND text "};\n}  // namespace\n\nstd::span<const KernelSource> kernel_sources() { return embedded; }\n\n}  // namespace warpweave::cuda\n")
+file(WRITE ${OUTPUT} "${text}")

@@ -1,0 +1,113 @@
+// The operations that layers are put together from. A family (reference, composed) supplies each of them; the
+// steps in cuda/layers/ say in which order they run and where results lie.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/params.h"
+#include "cuda/compiler.h"
+#include "cuda/device.h"
+#include "graph/layers/axial_attention.h"
+#include "graph/layers/feed_forward.h"
+#include "plan/implementation.h"
+
+namespace warpweave::cuda {
+
+struct NormShape {
+  graph::NormKind kind = graph::NormKind::layer;
+  std::int64_t dim = 0, pitch = 0;  // the result has zeros from `dim` to `pitch`
+};
+
+class NormOperation {
+ public:
+  virtual ~NormOperation() = default;
+  virtual void enqueue(cudaStream_t stream, const kernels::NormParams& params) const = 0;
+};
+
+struct ProjectionShape {
+  std::int64_t n = 0, k = 0;  // of the weight [n, k]; both as the operands lie in memory, padding included
+  graph::Activation activation = graph::Activation::gelu;
+  bool activated = false;
+  bool residual = false;
+};
+
+struct ProjectionRun {
+  const void* a = nullptr;         // [tokens, k], dense, in the workspace or a grid
+  const void* residual = nullptr;  // null: none
+  void* y = nullptr;               // [cell, n]; may be `residual`
+  kernels::Cells cells{};          // of y and residual
+  std::int64_t tokens = 0;
+  std::byte* scratch = nullptr;  // scratch_bytes(tokens), aligned to 256
+};
+
+// With everything fixed that may depend on the size of a sample (never on the batch).
+class BoundProjection {
+ public:
+  virtual ~BoundProjection() = default;
+  virtual void enqueue(cudaStream_t stream, const ProjectionRun& run) const = 0;
+};
+
+// With its packed weights; outlives what it binds.
+class Projection {
+ public:
+  virtual ~Projection() = default;
+  virtual std::int64_t scratch_bytes_per_token() const noexcept = 0;
+  virtual std::unique_ptr<const BoundProjection> bind(std::int64_t tokens_of_sample) const = 0;
+};
+
+struct AttentionShape {
+  std::int64_t heads = 0, head_dim = 0;  // head_dim as it lies in memory
+  std::int64_t length = 0;
+  bool causal = false;
+};
+
+class AttentionOperation {
+ public:
+  virtual ~AttentionOperation() = default;
+  virtual void enqueue(cudaStream_t stream, const kernels::AttentionParams& params) const = 0;
+};
+
+class Family {
+ public:
+  virtual ~Family() = default;
+  virtual std::string_view name() const noexcept = 0;
+  virtual plan::Claim claim(const plan::LayerProblem& problem, const plan::Conditions& conditions) const = 0;
+
+  // How many elements apart tokens of `channels`, and heads of `head_dim`, lie in the workspace.
+  virtual std::int64_t token_pitch(std::int64_t channels, Precision precision) const noexcept = 0;
+  virtual std::int64_t head_pitch(std::int64_t head_dim, Precision precision) const noexcept = 0;
+
+  // The kernels of an operation, and the operation itself on a device where they are loaded.
+  virtual std::vector<KernelSpec> norm_kernels(const NormShape& shape, Precision precision) const = 0;
+  virtual std::unique_ptr<const NormOperation> norm(const NormShape& shape, Precision precision,
+                                                    const GpuDevice& device) const = 0;
+  virtual std::vector<KernelSpec> attention_kernels(const AttentionShape& shape,
+                                                    const plan::Conditions& conditions) const = 0;
+  virtual std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape,
+                                                              Precision precision,
+                                                              const GpuDevice& device) const = 0;
+  virtual std::vector<KernelSpec> projection_kernels(const ProjectionShape& shape,
+                                                     Precision precision) const = 0;
+  // `weight` [n, k] and `bias` [n] or empty.
+  virtual std::unique_ptr<const Projection> projection(const ProjectionShape& shape,
+                                                       std::span<const float> weight,
+                                                       std::span<const float> bias, Precision precision,
+                                                       const GpuDevice& device) const = 0;
+};
+
+// In device code: "float", "warpweave::bf16", ...
+std::string device_type(Precision precision);
+std::string device_type(DType type);
+std::string device_norm(graph::NormKind kind);
+std::string device_activation(bool activated, graph::Activation activation);
+
+// Blocks for a loop over `count` elements with `threads` each: enough to fill any GPU, each thread loops.
+std::int64_t loop_blocks(std::int64_t count, int threads);
+
+}  // namespace warpweave::cuda

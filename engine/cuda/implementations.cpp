@@ -1,0 +1,57 @@
+// The implementations of the GPU that are made of a family's operations.
+#include <algorithm>
+
+#include "cuda/layers/layers.h"
+#include "cuda/reference/family.h"
+#include "cuda/step.h"
+#include "warpweave/error.h"
+
+namespace warpweave::cuda {
+namespace {
+
+const LayerBuilder* builder_for(const graph::Layer& layer) {
+  const auto builders = layer_builders();
+  const auto it =
+      std::find_if(builders.begin(), builders.end(), [&](const auto& b) { return b.type == layer.type(); });
+  return it == builders.end() ? nullptr : &*it;
+}
+
+class FamilyImplementation final : public CudaImplementation {
+ public:
+  explicit FamilyImplementation(std::unique_ptr<const Family> family) : family_(std::move(family)) {}
+
+  std::string_view name() const noexcept override { return family_->name(); }
+
+  plan::Claim claim(std::span<const plan::LayerProblem> rest,
+                    const plan::Conditions& conditions) const override {
+    if (!builder_for(*rest[0].layer)) {
+      return plan::Claim::decline("it does not know layers of type " + std::string(rest[0].layer->type()));
+    }
+    return family_->claim(rest[0], conditions);
+  }
+
+  std::vector<KernelSpec> kernels(std::span<const plan::LayerProblem> layers,
+                                  const plan::Conditions& conditions) const override {
+    return builder_for(*layers[0].layer)->kernels(*family_, layers[0], conditions);
+  }
+
+  std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,
+                                    std::span<const weights::LayerWeights> weights, Precision precision,
+                                    const GpuDevice& device) const override {
+    return builder_for(*layers[0])->build({*family_, precision, device}, *layers[0], weights[0]);
+  }
+
+ private:
+  std::unique_ptr<const Family> family_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<const CudaImplementation>> make_implementations(const std::string& blas_missing) {
+  (void)blas_missing;
+  std::vector<std::unique_ptr<const CudaImplementation>> list;
+  list.push_back(std::make_unique<FamilyImplementation>(make_reference_family()));
+  return list;
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,80 @@
+#include "cuda/nvrtc.h"
+
+#include <array>
+
+#include "cuda/sources.h"
+#include "warpweave/error.h"
+
+namespace warpweave::cuda {
+
+std::unique_ptr<const Nvrtc> Nvrtc::open() {
+  static constexpr std::array names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+  auto library = DynamicLibrary::open(names);
+  if (!library) return nullptr;
+  return std::unique_ptr<const Nvrtc>(new Nvrtc(std::move(library)));
+}
+
+Nvrtc::Nvrtc(std::unique_ptr<DynamicLibrary> library) : library_(std::move(library)) {
+  library_->resolve(call_.version, "nvrtcVersion");
+  library_->resolve(call_.error_string, "nvrtcGetErrorString");
+  library_->resolve(call_.create_program, "nvrtcCreateProgram");
+  library_->resolve(call_.destroy_program, "nvrtcDestroyProgram");
+  library_->resolve(call_.add_name_expression, "nvrtcAddNameExpression");
+  library_->resolve(call_.compile_program, "nvrtcCompileProgram");
+  library_->resolve(call_.lowered_name, "nvrtcGetLoweredName");
+  library_->resolve(call_.log_size, "nvrtcGetProgramLogSize");
+  library_->resolve(call_.log, "nvrtcGetProgramLog");
+  library_->resolve(call_.cubin_size, "nvrtcGetCUBINSize");
+  library_->resolve(call_.cubin, "nvrtcGetCUBIN");
+  int major = 0, minor = 0;
+  call_.version(&major, &minor);
+  version_ = std::to_string(major) + "." + std::to_string(minor);
+}
+
+Nvrtc::Output Nvrtc::compile(const std::string& file, const std::string& expression,
+                             const std::vector<std::string>& options) const {
+  const std::string source = "#include \"" + file + "\"\n";
+  std::vector<const char*> headers, header_names, arguments;
+  for (const auto& embedded : kernel_sources()) {
+    headers.push_back(embedded.text);
+    header_names.push_back(embedded.name);
+  }
+  for (const auto& option : options) arguments.push_back(option.c_str());
+
+  void* program = nullptr;
+  const auto require = [&](int status, const char* what) {
+    if (status)
+      throw Error(ErrorCode::device, std::string("NVRTC, ") + what + ": " + call_.error_string(status));
+  };
+  require(call_.create_program(&program, source.c_str(), "instance.cu", static_cast<int>(headers.size()),
+                               headers.data(), header_names.data()),
+          "creating a program");
+  const auto destroy = [this](void* p) { call_.destroy_program(&p); };
+  const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
+
+  require(call_.add_name_expression(program, expression.c_str()), "naming a kernel");
+  const int status = call_.compile_program(program, static_cast<int>(arguments.size()), arguments.data());
+  Output output;
+  std::size_t size = 0;
+  if (call_.log_size(program, &size) == 0 && size > 1) {
+    output.log.resize(size);
+    call_.log(program, output.log.data());
+    output.log.resize(size - 1);
+  }
+  if (status) {
+    const bool architecture = output.log.find("gpu-architecture") != std::string::npos;
+    throw Error(architecture ? ErrorCode::device : ErrorCode::internal,
+                architecture ? "NVRTC " + version_ + " does not know this GPU (" + options.front() +
+                                   "); a newer CUDA toolkit is needed"
+                             : "kernel " + expression + " does not compile: " + output.log);
+  }
+  const char* name = nullptr;
+  require(call_.lowered_name(program, expression.c_str(), &name), "reading a kernel's name");
+  output.name = name;
+  require(call_.cubin_size(program, &size), "reading the machine code");
+  output.machine_code.resize(size);
+  require(call_.cubin(program, output.machine_code.data()), "reading the machine code");
+  return output;
+}
+
+}  // namespace warpweave::cuda
