@@ -1,4 +1,4 @@
-// What a resident kernel is told at launch; everything else about it is compiled in (specification.cuh).
+// What a resident kernel is told at launch; the rest is compiled in (specification.cuh).
 #pragma once
 
 namespace warpweave {
@@ -14,6 +14,7 @@ struct ResidentArguments {
   long long sample_cells, sequence_cells, token_cells;
   unsigned int per_sample, sequences;  // sequences of a sample, and of the whole launch
   int length;                          // tokens of a sequence, 1 .. Spec::slot
+  float eps;                            // of the norm
 };
 
 }  // namespace warpweave

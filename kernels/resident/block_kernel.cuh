@@ -26,6 +26,7 @@
 #include "ptx/matrix.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/wgmma.cuh"
+#include "resident/specification.cuh"
 #include "resident/tokens.cuh"
 #include "resident/weight_ring.cuh"
 
@@ -93,7 +94,7 @@ struct BlockSequences {
 #pragma unroll
     for (int t = 0; t < tiles; ++t) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) normalise_row<T, S::dim, S::norm>(v[t][half], S::eps);
+      for (int half = 0; half < 2; ++half) normalise_row<T, S::dim, S::norm>(v[t][half], args.eps);
 #pragma unroll
       for (int k = 0; k < S::steps; ++k) {
         const u32 at =
@@ -418,5 +419,15 @@ struct BlockSequences {
     }
   }
 };
+
+template <class S>
+__global__ void __launch_bounds__(S::threads, 1)
+    resident_block(const __grid_constant__ ResidentArguments args) {
+  extern __shared__ __align__(128) char memory[];
+  const int lane = threadIdx.x % 32;
+  const BlockSequences<S> block{
+      args, shared_address(memory), lane, static_cast<int>(threadIdx.x / 32), lane / 4, lane % 4};
+  block.run();
+}
 
 }  // namespace warpweave

@@ -1,11 +1,4 @@
-// The constants that the host compiles into a resident kernel, from macros to one type.
-//
-//   WW_TYPE bf16 | f16       WW_DIM, WW_HEADS, WW_HEAD_DIM      WW_NORM 0 none, 1 layer, 2 rms     WW_EPS
-//   WW_Q_BIAS, WW_K_BIAS, WW_V_BIAS, WW_OUT_BIAS                a folded bias exists
-//   WW_RESIDUAL, WW_CAUSAL, WW_MASK, WW_ROPE                    0 | 1
-//   WW_SLOT      longest sequence, a multiple of 16             WW_WARPS   warps of a block
-//   WW_TILES     tiles of 16 tokens that a warp owns at a time
-//   WW_STAGES    of streamed weights (block_kernel.cuh)         WW_WGMMA   0 | 1, warpgroup products
+// What is compiled into a resident kernel, as one type.
 #pragma once
 
 #include "layout/block_plan.h"
@@ -13,19 +6,41 @@
 
 namespace warpweave {
 
+namespace resident {
+
+enum Norm { no_norm = 0, layer_norm = 1, rms_norm = 2 };
+
+// Options, one bit each; the biases are folded ones (layout/attention_weights.h).
+enum Flag : int {
+  q_bias = 1,
+  k_bias = 2,
+  v_bias = 4,
+  out_bias = 8,
+  residual = 16,
+  causal = 32,
+  mask = 64,
+  rope = 128,
+  wgmma = 256,  // warpgroup products: compute capability 9.0 and no other
+};
+
+}  // namespace resident
+
+// Slot is the longest sequence, a multiple of 16; Tiles the tiles of 16 tokens that a warp owns at a time;
+// Stages those of streamed weights (weight_ring.cuh), 0 where the kernel does not stream.
+template <class Element, int Dim, int Heads, int HeadDim, int Norm, int Flags, int Slot, int Warps, int Tiles,
+          int Stages>
 struct Spec {
-  using T = WW_TYPE;
-  static constexpr int dim = WW_DIM, heads = WW_HEADS, head_dim = WW_HEAD_DIM;
+  using T = Element;
+  static constexpr int dim = Dim, heads = Heads, head_dim = HeadDim, norm = Norm;
   static constexpr layout::AttentionWeights weights{dim, heads, head_dim};
   static constexpr int head_width = weights.head_width(), dim_width = weights.dim_width();
-  static constexpr int norm = WW_NORM;
-  static constexpr float eps = WW_EPS;
-  static constexpr bool q_bias = WW_Q_BIAS, k_bias = WW_K_BIAS, v_bias = WW_V_BIAS, out_bias = WW_OUT_BIAS;
-  static constexpr bool residual = WW_RESIDUAL, causal = WW_CAUSAL, mask = WW_MASK, rope = WW_ROPE;
-  static constexpr int slot = WW_SLOT, warps = WW_WARPS, tiles = WW_TILES;
-
-  static constexpr int stages = WW_STAGES;
-  static constexpr bool wgmma = WW_WGMMA;
+  static constexpr bool q_bias = (Flags & resident::q_bias) != 0, k_bias = (Flags & resident::k_bias) != 0,
+                        v_bias = (Flags & resident::v_bias) != 0,
+                        out_bias = (Flags & resident::out_bias) != 0,
+                        residual = (Flags & resident::residual) != 0,
+                        causal = (Flags & resident::causal) != 0, mask = (Flags & resident::mask) != 0,
+                        rope = (Flags & resident::rope) != 0, wgmma = (Flags & resident::wgmma) != 0;
+  static constexpr int slot = Slot, warps = Warps, tiles = Tiles, stages = Stages, threads = 32 * Warps;
   static constexpr layout::BlockPlan plan{weights, slot, warps, tiles, stages};
 
   static constexpr int groups = dim / 8;        // of 8 channels

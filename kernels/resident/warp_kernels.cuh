@@ -2,9 +2,9 @@
 //
 //   N = norm(X);  Q, K, V = N Wqkv^T + b;  O_h = softmax(Q_h K_h^T) V_h;  Y = X + concat(O) Wout^T + b
 //
-// X [length, dim] is a row or a column of the grid. `attention_many` (throughput): persistent blocks of
+// X [length, dim] is a row or a column of the grid. `resident_many` (throughput): persistent blocks of
 // `warps` warps, each taking every so-many-th sequence, all heads in a row; the next sequence is copied to
-// shared memory meanwhile. `attention_few` (latency): a block takes one sequence, warp h takes head h (and h
+// shared memory meanwhile. `resident_few` (latency): a block takes one sequence, warp h takes head h (and h
 // + warps, ..), the heads' outputs meet in shared memory and each warp makes some of the output's channels.
 // Both sum every output in the same order, so they give the same bits and may be chosen by the number of
 // sequences.
@@ -19,6 +19,7 @@
 
 #include "ptx/copy.cuh"
 #include "ptx/grid.cuh"
+#include "resident/specification.cuh"
 #include "resident/warp_sequence.cuh"
 
 namespace warpweave {
@@ -108,7 +109,8 @@ __device__ __forceinline__ int row_token(int row, int g) {
 }
 
 template <class S>
-__device__ __forceinline__ void attention_many(const ResidentArguments& args) {
+__global__ void __launch_bounds__(S::threads, 1)
+    resident_many(const __grid_constant__ ResidentArguments args) {
   extern __shared__ __align__(128) char memory[];
   using Buffer = SequenceBuffer<S>;
   using T = typename S::T;
@@ -152,7 +154,7 @@ __device__ __forceinline__ void attention_many(const ResidentArguments& args) {
     for (int row = 0; row < Buffer::rows; ++row) {
       u32 v[S::groups];
       for_each_piece<S::dim>(c, typename Buffer::Read{v, buffer, row, lane});
-      normalise_row<T, S::dim, S::norm>(v, S::eps);
+      normalise_row<T, S::dim, S::norm>(v, args.eps);
       tokens.set_row(row / 2, row % 2, v);
     }
     fetch(sequence + stride, buffers + (turn ^ 1) * Buffer::bytes);
@@ -200,7 +202,8 @@ __device__ __forceinline__ void attention_many(const ResidentArguments& args) {
 }
 
 template <class S>
-__device__ __forceinline__ void attention_few(const ResidentArguments& args) {
+__global__ void __launch_bounds__(S::threads, 1)
+    resident_few(const __grid_constant__ ResidentArguments args) {
   extern __shared__ __align__(128) char memory[];
   using T = typename S::T;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
@@ -221,7 +224,7 @@ __device__ __forceinline__ void attention_few(const ResidentArguments& args) {
   const u32 valid = valid_keys<S>(args, cell, lane);
 #pragma unroll
   for (int row = 0; row < 2 * S::tiles; ++row) {
-    normalise_row<T, S::dim, S::norm>(v[row], S::eps);
+    normalise_row<T, S::dim, S::norm>(v[row], args.eps);
     tokens.set_row(row / 2, row % 2, v[row]);
   }
   copy_wait<0>();

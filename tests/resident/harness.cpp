@@ -93,6 +93,16 @@ std::uint16_t narrow(Element e, double v) {
                                     (static_cast<int>(std::ldexp(f, 11)) - 1024));
 }
 
+// A file name for a specialisation.
+std::string key(const Problem& p, const Variant& v) {
+  const std::string text = kernel_expression(p, v);
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char ch : text) hash = (hash ^ static_cast<unsigned char>(ch)) * 1099511628211u;
+  char name[20];
+  std::snprintf(name, sizeof(name), "%016llx", static_cast<unsigned long long>(hash));
+  return name;
+}
+
 // ---- compiling
 // -------------------------------------------------------------------------------------------------
 int compile(const std::string& dir, const std::string& arch, const std::string& filter) {
@@ -109,43 +119,49 @@ int compile(const std::string& dir, const std::string& arch, const std::string& 
   NVRTC(nvrtcGetCUBINSize);
   NVRTC(nvrtcGetCUBIN);
   NVRTC(nvrtcDestroyProgram);
+  NVRTC(nvrtcAddNameExpression);
+  NVRTC(nvrtcGetLoweredName);
   int failed = 0;
   std::map<std::string, bool> done;
   for (const Case& c : all_cases()) {
     const std::string k = key(c.problem, c.variant);
     if (done[k] || c.name.find(filter) == std::string::npos) continue;
     done[k] = true;
-    const std::string text = source(c.problem, c.variant);
+    const std::string text = "#include \"" + kernel_file(c.variant) + "\"\n",
+                      expression = kernel_expression(c.problem, c.variant);
     {  // up to date?
       std::ifstream old(dir + "/" + k + "." + arch + ".src");
       std::stringstream s;
       s << old.rdbuf();
-      if (s.str() == text && !std::getenv("FORCE")) continue;
+      if (s.str() == expression && !std::getenv("FORCE")) continue;
     }
     const auto start = std::chrono::steady_clock::now();
     nvrtcProgram program;
     nvrtcCreateProgram_(&program, text.c_str(), (k + ".cu").c_str(), 0, nullptr, nullptr);
+    nvrtcAddNameExpression_(program, expression.c_str());
     const std::string a = "--gpu-architecture=" + arch, inc = std::string("-I") + WARPWEAVE_KERNELS;
-    const char* options[] = {a.c_str(),         inc.c_str(), "--std=c++20", "--ptxas-options=-v",
-                             "-default-device", "-lineinfo"};
-    const auto result = nvrtcCompileProgram_(program, 6, options);
+    const char* options[] = {a.c_str(), inc.c_str(), "--std=c++20", "--ptxas-options=-v", "-lineinfo"};
+    const auto result = nvrtcCompileProgram_(program, 5, options);
     std::size_t size = 0;
     nvrtcGetProgramLogSize_(program, &size);
     std::string log(size, 0);
     nvrtcGetProgramLog_(program, log.data());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (result != NVRTC_SUCCESS) {
-      std::printf("FAILED %s\n%s\n%s\n", c.name.c_str(), text.c_str(), log.substr(0, 3000).c_str());
+      std::printf("FAILED %s\n%s\n%s\n", c.name.c_str(), expression.c_str(), log.substr(0, 3000).c_str());
       ++failed;
       continue;
     }
     nvrtcGetCUBINSize_(program, &size);
     std::vector<char> cubin(size);
     nvrtcGetCUBIN_(program, cubin.data());
-    nvrtcDestroyProgram_(&program);
     std::ofstream(dir + "/" + k + "." + arch + ".cubin", std::ios::binary)
         .write(cubin.data(), static_cast<long>(size));
-    std::ofstream(dir + "/" + k + "." + arch + ".src") << text;
+    std::ofstream(dir + "/" + k + "." + arch + ".src") << expression;
+    const char* lowered = nullptr;
+    nvrtcGetLoweredName_(program, expression.c_str(), &lowered);
+    std::ofstream(dir + "/" + k + "." + arch + ".name") << lowered;
+    nvrtcDestroyProgram_(&program);
     const auto grab = [&](const char* what) {
       const auto at = log.find(what);
       if (at == std::string::npos) return std::string("?");
@@ -179,7 +195,9 @@ cudaKernel_t load(const std::string& dir, const Case& c) {
   cudaLibrary_t library;
   CHECK(cudaLibraryLoadData(&library, bytes.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   cudaKernel_t kernel;
-  CHECK(cudaLibraryGetKernel(&kernel, library, kernel_name(c.variant).c_str()));
+  std::string name;
+  std::ifstream(dir + "/" + k + ".sm_90a.name") >> name;
+  CHECK(cudaLibraryGetKernel(&kernel, library, name.c_str()));
   CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, c.variant.shared_bytes));
   return cache[k] = kernel;
@@ -218,7 +236,7 @@ T* upload(const std::vector<T>& v) {
   return static_cast<T*>(p);
 }
 
-ResidentArguments arguments(const Problem&, int B, int H, int W, bool row) {
+ResidentArguments arguments(const Problem& p, int B, int H, int W, bool row) {
   ResidentArguments a{};
   a.sample_cells = static_cast<long long>(H) * W;
   a.sequence_cells = row ? W : 1;
@@ -226,6 +244,7 @@ ResidentArguments arguments(const Problem&, int B, int H, int W, bool row) {
   a.per_sample = static_cast<unsigned>(row ? H : W);
   a.sequences = static_cast<unsigned>(B) * a.per_sample;
   a.length = row ? W : H;
+  a.eps = static_cast<float>(p.eps);
   return a;
 }
 
