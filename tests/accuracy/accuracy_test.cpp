@@ -109,8 +109,8 @@ TEST_P(Accuracy, IsWithinTheLimit) {
   EXPECT_LE(errors.cells, 3 * allowed) << session.explain();
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, Accuracy, testing::ValuesIn(problems()), [](const auto& info) {
-  return info.param.c.name + "_" + label(info.param.variant);
+INSTANTIATE_TEST_SUITE_P(Cpu, Accuracy, testing::ValuesIn(problems()), [](const auto& test) {
+  return test.param.c.name + "_" + label(test.param.variant);
 });
 
 // The comparison itself must be able to fail: a shift of one cell, and of one stored element.

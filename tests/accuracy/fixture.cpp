@@ -55,12 +55,14 @@ double element(const Tensor& y, std::int64_t i) {
 }  // namespace
 
 std::vector<Case> load_cases() {
+  const nlohmann::json list = read_json(folder() / "fixtures" / "cases.json");
+  const nlohmann::json torch = read_json(folder() / "torch_errors.json");
   std::vector<Case> cases;
-  for (const auto& j : read_json(folder() / "fixtures" / "cases.json").at("cases"))
-    cases.push_back(parse_case(j));
-  const auto torch = read_json(folder() / "torch_errors.json").at("errors");
-  for (Case& c : cases) {
-    if (torch.contains(c.name)) c.torch_errors = torch.at(c.name).get<std::map<std::string, double>>();
+  for (const auto& j : list.at("cases")) {
+    Case c = parse_case(j);
+    const auto errors = torch.at("errors").find(c.name);
+    if (errors != torch.at("errors").end()) c.torch_errors = errors->get<std::map<std::string, double>>();
+    cases.push_back(std::move(c));
   }
   return cases;
 }

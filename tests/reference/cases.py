@@ -69,7 +69,8 @@ SPLIT_MAP = {
 CASES = [
     # The seed block, and one layer of each axis.
     case("seed_block", 64, [4, 32, 32], both(4), 1),
-    case("seed_block_checkpoint", 64, [4, 32, 32], both(4), 2, weights="seed_block.safetensors"),
+    case("seed_block_checkpoint", 64, [4, 32, 32],
+         [attention("row", 4, "row_{name}"), attention("column", 4, "col_{name}")], 2, weights="seed_block.safetensors"),
     case("row_only", 16, [2, 5, 7], [attention("row", 2)], 3),
     case("column_only", 16, [2, 7, 5], [attention("column", 2)], 4),
     # Sizes: primes, ones, long, wide.

@@ -59,7 +59,7 @@ def main():
             save_file(stored, FOLDER / checkpoint_name(case), metadata={"format": "pt"})
         positions = chosen_positions(y.size)
         save_file({"positions": positions.astype(np.float64), "values": y.reshape(-1)[positions].copy(),
-                   "cell_sums": y.sum(axis=-1)}, FOLDER / f"{name}.safetensors")
+                   "cell_sums": np.ascontiguousarray(y.sum(axis=-1))}, FOLDER / f"{name}.safetensors")
         records.append({
             "name": name, "shape": case["shape"], "seed": case["seed"], "weights": checkpoint_name(case),
             "input": {"mean": 0, "scale": 1} | case.get("input", {}),
