@@ -69,11 +69,13 @@ AtomicFile::AtomicFile(const fs::path& destination) : shown_(destination), desti
   mode_t mode = 0666;  // less the umask
   struct stat status = {};
   const bool exists = ::stat(destination_.c_str(), &status) == 0;
+  if (!exists && errno != ENOENT) throw file_error(shown_, "cannot write", errno);
   if (exists) {
     if (S_ISDIR(status.st_mode)) throw file_error(shown_, "is a directory, expected a file to write");
     if (!S_ISREG(status.st_mode))
       throw file_error(shown_, "is a device or FIFO, expected a regular file to write");
-    if (::access(destination_.c_str(), W_OK) != 0) throw file_error(shown_, "cannot write", errno);
+    if (::faccessat(AT_FDCWD, destination_.c_str(), W_OK, AT_EACCESS) != 0)
+      throw file_error(shown_, "cannot write", errno);
     mode = status.st_mode & 0777;
   }
 

@@ -129,11 +129,11 @@ void save_npy(const std::filesystem::path& path, const Tensor& tensor) {
     throw file_error(path, fmt::format("NumPy has no type {}; write .safetensors, or convert to float32",
                                        to_string(tensor.dtype())));
   if (tensor.data() == nullptr) throw file_error(path, "a tensor without a shape cannot be written");
-  std::string shape;
-  for (const std::int64_t size : tensor.shape())
-    shape += fmt::format("{},", size);  // "(2,3,)" is a tuple too
+  const std::string list = shape_text(tensor.shape());  // "[2, 3]"
+  const std::string shape = fmt::format("({}{})", std::string_view(list).substr(1, list.size() - 2),
+                                        tensor.shape().size() == 1 ? "," : "");
   std::string header =
-      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", type->descr, shape);
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", type->descr, shape);
   constexpr std::size_t kAlignment = 64, kPrefix = 10;  // the elements start aligned, as NumPy writes them
   header.append(kAlignment - 1 - (kPrefix + header.size()) % kAlignment, ' ');
   header += '\n';
