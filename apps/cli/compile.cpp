@@ -1,27 +1,24 @@
 // warpweave compile: fills the kernel cache ahead of time.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <memory>
+#include <sstream>
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cuda/compile_for.h"
+#include "graph/layer.h"
 
 namespace warpweave::cli {
 namespace {
 
-// "sm_90a" -> 90: the compute capability times ten.
-int parse_arch(const std::string& text) {
-  constexpr std::string_view kPrefix = "sm_";
-  const char* const end = text.data() + text.size();
-  int number = 0;
-  if (text.starts_with(kPrefix)) {
-    const auto [stop, error] = std::from_chars(text.data() + kPrefix.size(), end, number);
-    const bool closed = stop == end || (stop + 1 == end && (*stop == 'a' || *stop == 'f'));
-    if (error == std::errc() && closed && number >= 10) return number;
+// What the assembler reports of a kernel's resources, on one line: "Used 40 registers, ...".
+std::string resources(const std::string& log) {
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    if (const std::size_t at = line.find("Used "); at != line.npos) return line.substr(at);
   }
-  throw Error(ErrorCode::input,
-              fmt::format("--arch: '{}' is not an architecture like sm_80, sm_89, sm_90a or sm_120", text));
+  return "no report";
 }
 
 struct CompileCommand {
@@ -29,14 +26,18 @@ struct CompileCommand {
   std::string config, shape, arch;
 
   int operator()() const {
-    (void)engine_options(common);  // bad usage comes first
+    const EngineOptions options = engine_options(common);
     const Shape wanted = parse_shape(shape);
-    const int capability = parse_arch(arch);
-    (void)Model::random(config).output_shape(wanted);
-    throw Error(ErrorCode::device,
-                fmt::format("--arch sm_{}: this build has no CUDA support; configure it with "
-                            "-DWARPWEAVE_CUDA=ON where the CUDA runtime is installed",
-                            capability));
+    (void)cuda::parse_architecture(arch);
+    const graph::Graph graph = graph::load_graph(config);
+    (void)graph.shapes({wanted.rows, wanted.columns, graph.input_channels});
+    const std::vector<cuda::Compiled> compiled = cuda::compile_for(graph, wanted, arch, options);
+    for (const cuda::Compiled& c : compiled) {
+      fmt::print("{}\n    {} bytes for {}; {}\n", c.spec.expression, c.kernel.machine_code.size(), arch,
+                 resources(c.kernel.log));
+    }
+    fmt::print("{} kernels in {}\n", compiled.size(), cuda::KernelCache::default_folder().string());
+    return 0;
   }
 };
 

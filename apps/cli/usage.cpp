@@ -49,7 +49,9 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   }
   if (chosen.empty())
     return fmt::format("a command is needed: {}; {}", fmt::join(command_names(app), ", "), help);
-  return fmt::format("{}; {}", error.what(), help);
+  // Numbers are the only values that the parser converts.
+  const char* number = dynamic_cast<const CLI::ConversionError*>(&error) ? ": a number is needed" : "";
+  return fmt::format("{}{}; {}", error.what(), number, help);
 }
 
 }  // namespace warpweave::cli

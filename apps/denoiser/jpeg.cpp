@@ -136,6 +136,7 @@ DecodedPicture decode_jpeg(std::span<const std::uint8_t> file, const std::string
     refuse("is a JPEG picture of unknown colours");
   if (decoder.arith_code) refuse("is a JPEG picture with arithmetic coding");
   check_claimed_size(decoder.image_width, decoder.image_height, file.size(), kMostPixelsPerByte, name);
+  const int turned = orientation(decoder);  // the end of reading forgets it
   if (!start(reader)) fail(reader, name);
 
   DecodedPicture decoded;
@@ -143,7 +144,7 @@ DecodedPicture decode_jpeg(std::span<const std::uint8_t> file, const std::string
   const auto row_bytes =
       static_cast<std::size_t>(decoder.output_width) * static_cast<std::size_t>(decoder.output_components);
   if (!read_rows(reader, decoded.picture.samples.data(), row_bytes)) fail(reader, name);
-  decoded.picture = upright(std::move(decoded.picture), orientation(decoder));
+  decoded.picture = upright(std::move(decoded.picture), turned);
   return decoded;
 }
 
