@@ -47,7 +47,8 @@ def best_wavelet(noisy, clean):
 
 
 def ours(program, source, target, options):
-    subprocess.run([program, "denoise", source, target, "--quiet", *options], check=True)
+    subprocess.run([program, "denoise", source, target, "--quiet", *options], check=True,
+                   stdout=subprocess.DEVNULL)
     return np.asarray(Image.open(target))
 
 
