@@ -94,7 +94,7 @@ WARPWEAVE_INLINE void exponentials(float* s, std::int64_t keys, const V* m, V* s
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) {
       float* at = s + (i * N + j) * kLanes;
-      V p = exp2_nonpositive(sub(load(at), shift[j]));
+      V p = exp2(sub(load(at), shift[j]));
       total[j] = add(total[j], p);
       if constexpr (R == Rounding::bf16) p = round_bf16(p);
       if constexpr (R == Rounding::fp16) p = round_fp16(p);
@@ -130,7 +130,7 @@ static void attend_panel(const Attention& g) {
       top[j] = max(top[j], m[j]);
       // A lane that has seen no key yet has a maximum of -inf; S - m must not become inf - inf.
       const V shift = max(top[j], broadcast(-3e38f));
-      decay[j] = exp2_nonpositive(sub(max(m[j], broadcast(-3e38f)), shift));
+      decay[j] = exp2(sub(max(m[j], broadcast(-3e38f)), shift));
       m[j] = top[j];
       top[j] = shift;
     }

@@ -22,7 +22,7 @@ WARPWEAVE_INLINE V gelu(V x) {
   p = fma(p, a, broadcast(-0.45919305086135864f));
   p = fma(p, a, broadcast(-1.1511069536209106f));
   p = fma(p, a, broadcast(-0.9999999403953552f));
-  const V tail = exp2_nonpositive(p);
+  const V tail = exp2(p);
   return mul(x, where_less(x, zero(), tail, sub(broadcast(1.0f), tail)));
 }
 

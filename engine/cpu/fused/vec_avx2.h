@@ -57,8 +57,14 @@ WARPWEAVE_INLINE V times_power_of_two(V x, V n) {
   const __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23);
   return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
 }
-// Range of exp2's argument: outside, the result is infinite or zero all the same.
-constexpr float kExp2Low = -160, kExp2High = 160;
+// x = n + f, n the nearest integer, after x has been brought into [-160, 160]: beyond, 2^x is zero or
+// infinite in any case.
+WARPWEAVE_INLINE void split(V x, V& n, V& f) {
+  x = min(max(x, broadcast(-160)), broadcast(160));
+  const V magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  n = sub(add(x, magic), magic);
+  f = sub(x, n);
+}
 
 // Rounded to nearest even at 16 bits and back. NaN stays NaN.
 WARPWEAVE_INLINE V round_fp16(V x) {

@@ -45,8 +45,11 @@ WARPWEAVE_INLINE float sum(V a) { return _mm512_reduce_add_ps(a); }
 
 // x * 2^n for integral n held as float; overflows and underflows as arithmetic does.
 WARPWEAVE_INLINE V times_power_of_two(V x, V n) { return _mm512_scalef_ps(x, n); }
-// Range of exp2's argument: outside, the result is infinite or zero all the same.
-constexpr float kExp2Low = -160, kExp2High = 160;
+// x = n + f, n the nearest integer. An infinite x has f = 0.
+WARPWEAVE_INLINE void split(V x, V& n, V& f) {
+  f = _mm512_reduce_ps(x, 0);
+  n = sub(x, f);
+}
 
 // Rounded to nearest even at 16 bits and back. NaN stays NaN.
 WARPWEAVE_INLINE V round_fp16(V x) {
