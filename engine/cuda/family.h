@@ -22,6 +22,7 @@ namespace warpweave::cuda {
 struct NormShape {
   graph::NormKind kind = graph::NormKind::layer;
   std::int64_t dim = 0, pitch = 0;  // the result has zeros from `dim` to `pitch`
+  bool operand = true;              // of a product, not a grid: tf32 rounds it
 };
 
 class NormOperation {

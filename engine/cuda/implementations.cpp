@@ -1,6 +1,7 @@
 // The implementations of the GPU that are made of a family's operations.
 #include <algorithm>
 
+#include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
 #include "cuda/reference/family.h"
 #include "cuda/step.h"
@@ -48,8 +49,8 @@ class FamilyImplementation final : public CudaImplementation {
 }  // namespace
 
 std::vector<std::unique_ptr<const CudaImplementation>> make_implementations(const std::string& blas_missing) {
-  (void)blas_missing;
   std::vector<std::unique_ptr<const CudaImplementation>> list;
+  list.push_back(std::make_unique<FamilyImplementation>(make_composed_family(blas_missing)));
   list.push_back(std::make_unique<FamilyImplementation>(make_reference_family()));
   return list;
 }

@@ -34,15 +34,22 @@ __device__ __forceinline__ f16 from_float<f16>(float v) {
   return r;
 }
 
+// A float that holds a tf32 number (10 bits of mantissa, as tensor cores take it).
+struct tf32 {
+  float value;
+};
+__device__ __forceinline__ float to_float(tf32 v) { return v.value; }
+template <>
+__device__ __forceinline__ tf32 from_float<tf32>(float v) {
+  u32 r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));  // ties away from zero
+  return {__uint_as_float(r)};
+}
+
 // The value rounded to T and back.
 template <class T>
 __device__ __forceinline__ float rounded(float v) {
   return to_float(from_float<T>(v));
-}
-
-// The nearest number with 10 bits of mantissa, as tf32 products take their operands.
-__device__ __forceinline__ float rounded_tf32(float v) {
-  return __uint_as_float((__float_as_uint(v) + 0x1000u) & 0xffffe000u);
 }
 
 }  // namespace warpweave::kernels

@@ -10,6 +10,7 @@
 
 #include "common/index.cuh"
 #include "common/reduce.cuh"
+#include "ptx/math.cuh"
 
 namespace warpweave::kernels::reference {
 
@@ -18,7 +19,7 @@ constexpr int kAttentionWarps = 4;
 template <class T, int HEAD_DIM, bool CAUSAL>
 __global__ void __launch_bounds__(32 * kAttentionWarps) attention(const AttentionParams p) {
   constexpr int CHANNELS = (HEAD_DIM + 31) / 32;  // per lane
-  const float NONE = __int_as_float(0xff800000);  // -infinity
+  const float NONE = minus_infinity();
   __shared__ float queries[kAttentionWarps][HEAD_DIM];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* query = queries[warp];

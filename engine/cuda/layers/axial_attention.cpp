@@ -53,7 +53,9 @@ std::vector<float> spread_heads(const float* weight, const AxialAttention& layer
   result.assign(static_cast<std::size_t>(3 * layout.inner * k_pitch), 0.0f);
   for (std::int64_t row = 0; row < 3 * layer.inner(); ++row) {
     const std::int64_t to = row / layer.head_dim * layout.head + row % layer.head_dim;
-    std::copy_n(weight + row * k, k, result.begin() + to * k_pitch);
+    // Kernels take a positive scale; a negative one is moved into q.
+    const float sign = layer.scale < 0 && row < layer.inner() ? -1.0f : 1.0f;
+    for (std::int64_t i = 0; i < k; ++i) result[to * k_pitch + i] = sign * weight[row * k + i];
   }
   return result;
 }
@@ -154,7 +156,7 @@ class AttentionStep::Bound final : public BoundStep {
       p.sequences = tokens / length_;
       p.length = length_;
       p.heads = layer.heads;
-      p.scale = static_cast<float>(layer.scale);
+      p.scale = static_cast<float>(std::abs(layer.scale));
       attention_->enqueue(run.stream, p);
       output_->enqueue(run.stream,
                        {narrow, layer.residual ? run.x : nullptr, run.y, s.cells, tokens, scratch});

@@ -47,7 +47,7 @@ std::vector<float> padded(const float* weight, std::int64_t n, std::int64_t k, s
 class NormPart {
  public:
   NormPart(const BuildContext& context, const graph::Norm& norm, std::int64_t dim,
-           const weights::LayerWeights& weights, std::int64_t pitch);
+           const weights::LayerWeights& weights, std::int64_t pitch, bool operand = true);
   // From cells of the grid x to dense tokens of `pitch` elements.
   void enqueue(cudaStream_t stream, const void* x, void* y, const kernels::Cells& cells,
                std::int64_t tokens) const;

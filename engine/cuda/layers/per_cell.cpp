@@ -12,13 +12,13 @@ using graph::PositionEmbedding;
 std::vector<KernelSpec> norm_kernels(const Family& family, const plan::LayerProblem& problem,
                                      const plan::Conditions& conditions) {
   const auto& layer = static_cast<const NormLayer&>(*problem.layer);
-  return family.norm_kernels({layer.norm.kind, layer.dim, layer.dim}, conditions.precision);
+  return family.norm_kernels({layer.norm.kind, layer.dim, layer.dim, false}, conditions.precision);
 }
 
 class NormStep final : public Step {
  public:
   NormStep(const BuildContext& context, const NormLayer& layer, const weights::LayerWeights& weights)
-      : norm_(context, layer.norm, layer.dim, weights, layer.dim) {}
+      : norm_(context, layer.norm, layer.dim, weights, layer.dim, false) {}
   bool in_place() const noexcept override { return true; }
   std::unique_ptr<const BoundStep> bind(const StepShape& shape) const override {
     return std::make_unique<Bound>(norm_, shape.batch * shape.input.cells());

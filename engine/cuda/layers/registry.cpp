@@ -31,8 +31,8 @@ std::vector<KernelSpec> joined(std::initializer_list<std::vector<KernelSpec>> li
 }
 
 NormPart::NormPart(const BuildContext& context, const graph::Norm& norm, std::int64_t dim,
-                   const weights::LayerWeights& weights, std::int64_t pitch)
-    : shape_{norm.kind, dim, pitch}, eps_(static_cast<float>(norm.eps)) {
+                   const weights::LayerWeights& weights, std::int64_t pitch, bool operand)
+    : shape_{norm.kind, dim, pitch, operand}, eps_(static_cast<float>(norm.eps)) {
   const auto load = [&](const char* name) {
     const float* values = weights.find(name);
     return values ? upload({values, static_cast<std::size_t>(dim)}) : DeviceBuffer();

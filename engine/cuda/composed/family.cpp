@@ -1,0 +1,141 @@
+#include "cuda/composed/family.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/composed/attention.h"
+#include "cuda/composed/projection.h"
+#include "cuda/reference/family.h"
+
+namespace warpweave::cuda {
+namespace {
+
+// Beyond this a token no longer fits in a warp's registers, and the reference's norm (a block per token) is
+// used.
+constexpr std::int64_t kMostNormChannels = 2048;
+
+struct NormPlan {  // as in kernels/composed/norm.cuh
+  std::int64_t lanes, tokens;
+
+  NormPlan(const NormShape& shape, Precision precision) {
+    const std::int64_t widest = elements_of_16_bytes(precision);
+    const std::int64_t vector = shape.dim % widest == 0 && shape.pitch % widest == 0 ? widest : 1;
+    lanes = 32;
+    while (lanes > 1 && shape.pitch / vector <= lanes / 2) lanes /= 2;
+    tokens = 4 * 32 / lanes;
+  }
+};
+
+KernelSpec norm_kernel(const NormShape& shape, Precision precision) {
+  const std::string in = device_type(precision);
+  const std::string out = precision == Precision::tf32 && shape.operand ? "warpweave::kernels::tf32" : in;
+  return {"composed/norm.cuh", "warpweave::kernels::composed::norm<" + in + ", " + out + ", " +
+                                   device_norm(shape.kind) + ", " + std::to_string(shape.dim) + ", " +
+                                   std::to_string(shape.pitch) + ">"};
+}
+
+class Norm final : public NormOperation {
+ public:
+  Norm(const NormShape& shape, Precision precision, Kernel kernel)
+      : tokens_(NormPlan(shape, precision).tokens), kernel_(kernel) {}
+  void enqueue(cudaStream_t stream, const kernels::NormParams& p) const override {
+    kernel_.launch(stream, {.blocks = (p.tokens + tokens_ - 1) / tokens_, .threads = 128}, p);
+  }
+
+ private:
+  std::int64_t tokens_;  // per block
+  Kernel kernel_;
+};
+
+double rate(Precision precision) {  // flops per second, to compare with other families
+  switch (precision) {
+    case Precision::fp32:
+      return 3e13;
+    case Precision::tf32:
+      return 8e13;
+    default:
+      return 2e14;
+  }
+}
+
+class Composed final : public Family {
+ public:
+  explicit Composed(std::string blas_missing)
+      : blas_missing_(std::move(blas_missing)), reference_(make_reference_family()) {}
+
+  std::string_view name() const noexcept override { return "composed"; }
+
+  plan::Claim claim(const plan::LayerProblem& problem, const plan::Conditions& conditions) const override {
+    if (!blas_missing_.empty()) return plan::Claim::decline(blas_missing_);
+    if (const auto* layer = dynamic_cast<const graph::AxialAttention*>(problem.layer)) {
+      const std::int64_t head = head_pitch(layer->head_dim, conditions.precision);
+      if (head > kMostHeadDim) {
+        return plan::Claim::decline("head_dim " + std::to_string(layer->head_dim) + " is larger than " +
+                                    std::to_string(kMostHeadDim));
+      }
+      const AttentionShape shape{layer->heads, head, layer->length(problem.input), layer->causal};
+      const std::size_t shared = attention_tiles(shape, conditions.precision)
+                                     .shared_bytes(head, itemsize(storage_type(conditions.precision)));
+      if (static_cast<std::int64_t>(shared) > conditions.shared_memory_per_block) {
+        return plan::Claim::decline("head_dim " + std::to_string(layer->head_dim) + " needs " +
+                                    std::to_string(shared / 1024) +
+                                    " KiB of shared memory, more than this GPU has");
+      }
+    }
+    // Launches, the products, and two passes over the grid.
+    const double bytes = static_cast<double>(problem.input.cells() * problem.input.channels) *
+                         static_cast<double>(itemsize(storage_type(conditions.precision))) * 4;
+    return plan::Claim::accept(1e-5 + problem.layer->flops(problem.input) / rate(conditions.precision) +
+                               bytes / 3e12);
+  }
+
+  std::int64_t token_pitch(std::int64_t channels, Precision precision) const noexcept override {
+    const std::int64_t unit = elements_of_16_bytes(precision);
+    return (channels + unit - 1) / unit * unit;
+  }
+  std::int64_t head_pitch(std::int64_t head_dim, Precision precision) const noexcept override {
+    const std::int64_t unit = 2 * elements_of_16_bytes(precision);  // k of one tensor-core instruction
+    return (head_dim + unit - 1) / unit * unit;
+  }
+
+  std::vector<KernelSpec> norm_kernels(const NormShape& shape, Precision precision) const override {
+    if (shape.pitch > kMostNormChannels) return reference_->norm_kernels(shape, precision);
+    return {norm_kernel(shape, precision)};
+  }
+  std::unique_ptr<const NormOperation> norm(const NormShape& shape, Precision precision,
+                                            const GpuDevice& device) const override {
+    if (shape.pitch > kMostNormChannels) return reference_->norm(shape, precision, device);
+    return std::make_unique<Norm>(shape, precision, device.kernels().get(norm_kernel(shape, precision)));
+  }
+
+  std::vector<KernelSpec> attention_kernels(const AttentionShape& shape,
+                                            const plan::Conditions& conditions) const override {
+    return {attention_kernel(shape, conditions.precision)};
+  }
+  std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape, Precision precision,
+                                                      const GpuDevice& device) const override {
+    return make_attention(shape, precision, device);
+  }
+
+  std::vector<KernelSpec> projection_kernels(const ProjectionShape& shape,
+                                             Precision precision) const override {
+    return composed_projection_kernels(shape, precision);
+  }
+  std::unique_ptr<const Projection> projection(const ProjectionShape& shape, std::span<const float> weight,
+                                               std::span<const float> bias, Precision precision,
+                                               const GpuDevice& device) const override {
+    return make_composed_projection(shape, weight, bias, precision, device);
+  }
+
+ private:
+  std::string blas_missing_;
+  std::unique_ptr<const Family> reference_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Family> make_composed_family(std::string blas_missing) {
+  return std::make_unique<Composed>(std::move(blas_missing));
+}
+
+}  // namespace warpweave::cuda
