@@ -1,10 +1,10 @@
-"""Compares this project's safetensors reader with the official Python package; run by hand.
+"""Compares this project's safetensors and .npy files with the official Python packages; run by hand.
 
-    python tests/formats/safetensors_verdicts.py BUILD/tests/formats/safetensors_dump
+    python tests/formats/safetensors_verdicts.py BUILD/tests/formats/formats_dump
 
-needs numpy and safetensors. It does two things:
+needs numpy and safetensors. It does three things:
 
-* Every malformed file of the C++ tests (safetensors_dump write) is given to the official reader. Its verdicts are
+* Every malformed file of the C++ tests (formats_dump write) is given to the official reader. Its verdicts are
   saved in fixtures/official_verdicts.json, which the C++ tests assert.
 * Several hundred random valid files, of all dtypes, with empty tensors, scalars, metadata, odd names, unsorted keys
   and headers of any alignment, half of them written by the package and half by hand, must be read by both bit for
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 
+import numpy as np
 import safetensors
 
 HERE = pathlib.Path(__file__).parent
@@ -30,6 +31,7 @@ BITS = {
     "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
     "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }
+ENGINE_DTYPES = {"F64", "F32", "F16", "BF16", "U8", "BOOL"}
 # What the package calls them when it writes.
 WRITER_NAMES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "F16": "float16",
@@ -61,7 +63,8 @@ def run(dump, *arguments):
 
 
 def compare_malformed(dump, folder):
-    kinds = run(dump, "write", str(folder))
+    suffix = ".safetensors"
+    kinds = [k.removesuffix(suffix) for k in run(dump, "write", str(folder)) if k.endswith(suffix)]
     ours = [json.loads(line) for line in run(dump, "read", *(f"{folder}/{k}.safetensors" for k in kinds))]
     verdicts = {}
     for kind, mine in zip(kinds, ours):
@@ -145,7 +148,33 @@ def compare_valid(dump, folder, count):
         if mine != want:
             print(f"valid file {i}: {mine.get('error', 'other content')}")
             bad += 1
+            continue
+        run(dump, "copy", f"{folder}/valid{i}.safetensors", f"{folder}/copy.safetensors")
+        theirs, error = official((folder / "copy.safetensors").read_bytes())
+        if theirs != {n: t for n, t in want["tensors"].items() if t[0] in ENGINE_DTYPES}:
+            print(f"valid file {i}, written by us: {error or 'other content'}")
+            bad += 1
     return bad
+
+
+def compare_npy(dump, folder):
+    rng = np.random.default_rng(0)
+    count = bad = 0
+    for dtype in ("<f2", "<f4", "<f8", "|u1", "|b1"):
+        for shape in ((), (1,), (3,), (0,), (2, 3), (4, 0, 2), (1, 2, 3, 4), (1,) * 31):
+            for version in ((1, 0), (2, 0), (3, 0)):
+                bits = rng.integers(0, 2, (*shape, 8 * np.dtype(dtype).itemsize), dtype=np.uint8)
+                x = np.packbits(bits, axis=-1).view(dtype).reshape(shape)
+                x = (bits[..., 0] != 0).reshape(shape) if dtype == "|b1" else x
+                with open(folder / "x.npy", "wb") as file:
+                    np.lib.format.write_array(file, x, version=version)
+                run(dump, "copy", f"{folder}/x.npy", f"{folder}/y.npy")
+                y = np.load(folder / "y.npy")
+                count += 1
+                if y.dtype != x.dtype or y.shape != x.shape or y.tobytes() != x.tobytes():
+                    print(f"{dtype} {shape} {version}: does not come back unchanged")
+                    bad += 1
+    return count, bad
 
 
 def save_official_file():
@@ -171,14 +200,16 @@ def main():
         verdicts, accepted = compare_malformed(dump, folder)
         count = 600
         bad = compare_valid(dump, folder, count)
+        arrays, bad_arrays = compare_npy(dump, folder)
     document = {"package": f"safetensors {safetensors.__version__}", "verdicts": verdicts}
     (HERE / "fixtures" / "official_verdicts.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     save_official_file()
     tolerated = [k for k, v in verdicts.items() if v == "accepts"]
     print(f"{len(verdicts)} malformed files: we refuse {len(verdicts) - accepted}, the package refuses "
           f"{len(verdicts) - len(tolerated)}; it accepts {', '.join(tolerated)}")
-    print(f"{count} valid files: {count - bad} equal bit for bit")
-    return 1 if accepted or bad else 0
+    print(f"{count} valid files: {count - bad} equal bit for bit, read and written again")
+    print(f"{arrays} arrays of numpy.save: {arrays - bad_arrays} unchanged, read and written again")
+    return 1 if accepted or bad or bad_arrays else 0
 
 
 if __name__ == "__main__":
