@@ -10,14 +10,17 @@
 namespace warpweave::properties {
 namespace {
 
-constexpr std::uint64_t kProblems = 240;
-
-class Invariance : public testing::TestWithParam<std::string> {
+class Invariance : public testing::TestWithParam<std::tuple<std::string, Precision>> {
  protected:
+  Precision precision() const { return std::get<1>(GetParam()); }
+  std::uint64_t problems() const { return precision() == Precision::fp32 ? 240 : 60; }
+  // How far apart results may be that are sums in another order: in bf16 a rounding may fall the other way.
+  double tolerance() const { return precision() == Precision::fp32 ? 1e-6 : 1e-2; }
+
   // Calls body(problem, model, x, mask or null) for all random problems.
   template <class Body>
   void for_problems(const Body& body) {
-    for (std::uint64_t seed = 0; seed < kProblems; ++seed) {
+    for (std::uint64_t seed = 0; seed < problems(); ++seed) {
       const Problem p = random_problem(seed);
       SCOPED_TRACE(testing::Message() << p);
       const Model model = make_model(p.attention.dim, {p.attention.yaml()}, seed);
@@ -28,12 +31,17 @@ class Invariance : public testing::TestWithParam<std::string> {
     }
   }
   Engine engine(const Model& model, int threads = 2) const {
-    return cpu_engine(model, GetParam(), Precision::fp32, threads);
+    return cpu_engine(model, std::get<0>(GetParam()), precision(), threads);
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Cpu, Invariance, testing::ValuesIn(plans()),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Cpu, Invariance,
+                         testing::Combine(testing::ValuesIn(plans()),
+                                          testing::Values(Precision::fp32, Precision::bf16)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" +
+                                  std::string(to_string(std::get<1>(test.param)));
+                         });
 
 // The whole result, so that a fault of both sides of the other properties does not hide.
 TEST_P(Invariance, AgreesWithTheReferenceInDouble) {
@@ -42,7 +50,7 @@ TEST_P(Invariance, AgreesWithTheReferenceInDouble) {
     const Tensor truth = run(cpu_engine(model, "reference", Precision::fp64), x, mask, DType::f64);
     const double error = difference(run(engine(model), x, mask), truth);
     worst = std::max(worst, error);
-    EXPECT_LE(error, 1e-6);
+    EXPECT_LE(error, precision() == Precision::fp32 ? 1e-6 : 1.5e-2);
   });
   RecordProperty("worst", std::to_string(worst));
 }
@@ -108,7 +116,7 @@ TEST_P(Invariance, AMaskedTailEqualsAShorterSequence) {
     const Tensor cut_mask = corner(mask, rows, columns);
     const Tensor whole = corner(run(e, x, &mask), rows, columns);
     const Tensor cut = run(e, corner(x, rows, columns), &cut_mask);
-    EXPECT_LE(difference(whole, cut), 1e-6);
+    EXPECT_LE(difference(whole, cut), tolerance());
   });
 }
 
@@ -161,9 +169,9 @@ TEST_P(Invariance, PermutingASequencePermutesItsOutput) {
     const Engine e = engine(model);
     const Tensor turned_mask = mask ? reversed(*mask) : Tensor();
     const Tensor y = run(e, reversed(x), mask ? &turned_mask : nullptr);
-    EXPECT_LE(difference(reversed(y), run(e, x, mask)), 1e-6);
+    EXPECT_LE(difference(reversed(y), run(e, x, mask)), tolerance());
   });
-  EXPECT_GE(tested, 50);
+  EXPECT_GE(tested, 20);
 }
 
 // With one key, softmax is 1: the scores do not matter.
@@ -180,6 +188,24 @@ TEST_P(Invariance, ASequenceOfOneIgnoresItsScores) {
     const Tensor y = run(engine(make_model(a.dim, {a.yaml()})), x);
     EXPECT_TRUE(same_bits(y, run(engine(make_model(b.dim, {b.yaml()})), x)));
     EXPECT_GT(difference(y, x), 0.1);
+  }
+}
+
+// The batch and the threads again, for a model with layers of every kind.
+TEST_P(Invariance, OfAWholeModel) {
+  const Model model = make_model(
+      3, {"patch_embed: {patch: 2, channels: 3, dim: 24}", "position_embedding: {rows: 11, columns: 9}",
+          "axial_attention: {axis: row, heads: 3, rope: {style: half}}",
+          "axial_attention: {axis: column, heads: 2, causal: true, norm: rms}", "feed_forward: {hidden: 50}",
+          "linear: {out: 20}", "norm: {}", "patch_unembed: {patch: 2, channels: 3}"});
+  const Tensor x = random_grid({3, 22, 18}, 3, 1);
+  const Tensor y = run(engine(model, 1), x);
+  for (const int threads : {2, 3, 5}) {
+    const Engine e = engine(model, threads);
+    EXPECT_TRUE(same_bits(run(e, x), y)) << threads << " threads";
+    for (std::int64_t b = 0; b < 3; ++b) {
+      EXPECT_TRUE(same_bits(run(e, samples(x, b, 1)), samples(y, b, 1))) << "sample " << b << " alone";
+    }
   }
 }
 

@@ -21,8 +21,9 @@ class KnownFaults : public testing::TestWithParam<std::string> {
   }
   Engine engine(const Model& model) const { return cpu_engine(model, GetParam()); }
 
-  // A model of one layer with the weights given.
-  Model load(std::int64_t dim, const std::string& layer, const std::map<std::string, Tensor>& weights) const {
+  // A model of one layer, "type: {...}", with the weights given by their canonical names.
+  Model load(std::int64_t dim, std::string layer, const std::map<std::string, Tensor>& weights) const {
+    layer.insert(layer.size() - 1, std::string(layer.ends_with("{}") ? "" : ", ") + "tensors: \"{name}\"");
     std::ofstream(folder_ / "model.yaml")
         << "name: test\ninput: {dim: " << dim << "}\nlayers:\n  - " << layer << "\n";
     save_safetensors(folder_ / "weights.safetensors", weights);

@@ -104,6 +104,18 @@ TEST_P(SessionTest, ASessionKeepsNothingOfTheRunBefore) {
   EXPECT_TRUE(same_bits(y, masked));
 }
 
+TEST_P(SessionTest, AMaskOfBooleansIsAMask) {
+  const Engine e = engine(make_block());
+  const Tensor x = random_grid(kShape, 16, 12), bytes = random_mask(kShape, 12);
+  Tensor booleans(DType::boolean, bytes.shape());
+  for (std::size_t k = 0; k < bytes.values<std::uint8_t>().size(); ++k) {
+    booleans.values<std::uint8_t>()[k] = bytes.values<std::uint8_t>()[k] != 0;
+  }
+  EXPECT_TRUE(same_bits(run(e, x, &booleans), run(e, x, &bytes)));
+  error_of([&] { mask_view(x); }, ErrorCode::input);
+  error_of([&] { mask_view(Tensor(DType::f32, {2, 5, 7})); }, ErrorCode::input);
+}
+
 TEST_P(SessionTest, TwoSessionsOfOneEngineRunInTwoThreads) {
   const Engine e = cpu_engine(make_block(24, 3), GetParam(), Precision::fp32, 3);
   const Shape shapes[] = {{1, 17, 13}, {2, 9, 21}, {1, 4, 30}};
@@ -396,6 +408,15 @@ TEST(Workspace, ALimitThatIsTooSmallIsADeviceError) {
                   },
                   ErrorCode::device),
               HasSubstr(std::to_string(bytes)));
+}
+
+// No L x L matrix of scores is held.
+TEST(Workspace, OfTheFusedImplementationIsLinearInTheSequence) {
+  if (plans().size() == 1) GTEST_SKIP() << "the reference is all there is";
+  const Engine e = cpu_engine(make_block(64, 4), "cpu_fused", Precision::fp32, 1);
+  const auto bytes = [&](std::int64_t length) { return e.prepare({1, 2, length}).workspace_bytes(); };
+  EXPECT_LE(static_cast<double>(bytes(8192)), 2.1 * static_cast<double>(bytes(4096)));
+  EXPECT_LE(bytes(8192), std::int64_t{8192} * 64 * 4 * 12);  // a few grids of one sequence
 }
 
 }  // namespace
