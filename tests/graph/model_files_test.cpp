@@ -6,6 +6,7 @@
 #include <set>
 
 #include "graph/helpers.h"
+#include "warpweave/model.h"
 
 namespace warpweave::graph {
 namespace {
@@ -57,6 +58,16 @@ TEST(ModelFiles, SeedBlockHasTheNamesOfItsModule) {
   double flops = 0;  // 4 samples of 32 x 32: 0.34 GFLOP
   for (const Node& node : graph.nodes) flops += 4 * node.layer->flops({32, 32, 64});
   EXPECT_NEAR(flops, 0.336e9, 0.001e9);
+}
+
+TEST(ModelFiles, TakeRandomWeights) {
+  for (const auto& entry : std::filesystem::directory_iterator(configs())) {
+    if (entry.path().extension() != ".yaml") continue;
+    SCOPED_TRACE(entry.path().string());
+    const Model model = Model::random(entry.path());
+    EXPECT_EQ(model.name(), entry.path().stem().string());
+    EXPECT_EQ(model.output_shape({2, 32, 32}).batch, 2);
+  }
 }
 
 TEST(ModelFiles, WhatComesOut) {
