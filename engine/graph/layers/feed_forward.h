@@ -5,7 +5,8 @@
 
 namespace warpweave::graph {
 
-// gelu is the exact x * Phi(x) (erf); gelu_tanh its tanh form, Hendrycks and Gimpel 2016; silu is x * sigmoid(x).
+// gelu is the exact x * Phi(x) (erf); gelu_tanh its tanh form, Hendrycks and Gimpel 2016; silu is x *
+// sigmoid(x).
 enum class Activation { gelu, gelu_tanh, relu, silu };
 std::string_view to_string(Activation activation) noexcept;
 
