@@ -21,8 +21,8 @@ constexpr float kMinusInfinity = -__builtin_inff();
 template <int M, int N>
 static void score_tile(const Attention& g, std::int64_t j0, const float* q, float* s, V* m) {
   V acc[M][N];
-  multiply_long<M, N>(acc, RowMajor{g.k + j0 * g.kv_stride, g.kv_stride}, q, g.head_dim);
-#pragma GCC unroll 2
+  multiply<M, N>(acc, RowMajor{g.k + j0 * g.kv_stride, g.kv_stride}, q, 0, g.head_dim);
+#pragma GCC unroll 4
   for (int j = 0; j < N; ++j) {
     V top = m[j];
 #pragma GCC unroll 16
@@ -42,7 +42,7 @@ static void value_tile(const Attention& g, std::int64_t j0, std::int64_t keys, s
   multiply<M, N>(acc, KMajor{g.v + j0 * g.kv_stride + c0, g.kv_stride}, p, 0, keys);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       float* to = o + (i * N + j) * kLanes;
       store(to, decay ? fma(load(to), decay[j], acc[i][j]) : acc[i][j]);
@@ -53,12 +53,12 @@ static void value_tile(const Attention& g, std::int64_t j0, std::int64_t keys, s
 using ScoreTile = void (*)(const Attention&, std::int64_t, const float*, float*, V*);
 using ValueTile = void (*)(const Attention&, std::int64_t, std::int64_t, std::int64_t, const float*, const V*,
                            float*);
-template <int N, class Counts = std::make_integer_sequence<int, kTileRows>>
+template <class Counts = std::make_integer_sequence<int, kTileRows * kTileVectors>>
 struct AttentionTiles;
-template <int N, int... M>
-struct AttentionTiles<N, std::integer_sequence<int, M...>> {
-  static constexpr ScoreTile scores[] = {score_tile<M + 1, N>...};
-  static constexpr ValueTile values[] = {value_tile<M + 1, N>...};
+template <int... I>
+struct AttentionTiles<std::integer_sequence<int, I...>> {
+  static constexpr ScoreTile scores[] = {score_tile<I % kTileRows + 1, I / kTileRows + 1>...};
+  static constexpr ValueTile values[] = {value_tile<I % kTileRows + 1, I / kTileRows + 1>...};
 };
 
 // Takes away keys after their query, and the maximum anew.
@@ -87,11 +87,11 @@ WARPWEAVE_INLINE void hide_future(const Attention& g, std::int64_t j0, std::int6
 template <int N, Rounding R>
 WARPWEAVE_INLINE void exponentials(float* s, std::int64_t keys, const V* m, V* sums) {
   V shift[N], total[N];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int j = 0; j < N; ++j) shift[j] = m[j], total[j] = zero();
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (std::int64_t i = 0; i < keys; ++i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       float* at = s + (i * N + j) * kLanes;
       V p = exp2(sub(load(at), shift[j]));
@@ -101,7 +101,7 @@ WARPWEAVE_INLINE void exponentials(float* s, std::int64_t keys, const V* m, V* s
       store(at, p);
     }
   }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int j = 0; j < N; ++j) sums[j] = total[j];
 }
 
@@ -121,8 +121,8 @@ static void attend_panel(const Attention& g) {
     V top[N], sums[N], decay[N];
     for (int j = 0; j < N; ++j) top[j] = broadcast(kMinusInfinity);
     row_blocks(
-        keys, [&](std::int64_t i0, int count) __attribute__((always_inline)) {
-          AttentionTiles<N>::scores[count - 1](g, done + i0, q, s + i0 * N * kLanes, top);
+        keys, [&](std::int64_t i0, std::int64_t count) __attribute__((always_inline)) {
+          AttentionTiles<>::scores[tile_index(count, N)](g, done + i0, q, s + i0 * N * kLanes, top);
         });
     if (g.key_positions && g.key_positions[done + keys - 1] > g.first_query)
       hide_future<N>(g, done, keys, s, top);
@@ -147,9 +147,9 @@ static void attend_panel(const Attention& g) {
     }
     for (int j = 0; j < N; ++j) l[j] = fma(l[j], decay[j], sums[j]);
     row_blocks(
-        g.head_dim, [&](std::int64_t c0, int count) __attribute__((always_inline)) {
-          AttentionTiles<N>::values[count - 1](g, done, keys, c0, s, done == 0 ? nullptr : decay,
-                                               o + c0 * N * kLanes);
+        g.head_dim, [&](std::int64_t c0, std::int64_t count) __attribute__((always_inline)) {
+          AttentionTiles<>::values[tile_index(count, N)](g, done, keys, c0, s, done == 0 ? nullptr : decay,
+                                                         o + c0 * N * kLanes);
         });
   }
 
@@ -179,8 +179,10 @@ WARPWEAVE_INLINE void attend_one_key(const Attention& g) {
 
 static void attend(const Attention& g) {
   if (g.keys == 1 && !g.key_positions) return attend_one_key(g);
-  if (g.queries > kLanes) return attend_panel<2>(g);
-  attend_panel<1>(g);
+  const std::int64_t vectors = (g.queries + kLanes - 1) / kLanes;
+  if (vectors == 1) return attend_panel<1>(g);
+  if (vectors == 2) return attend_panel<2>(g);
+  if constexpr (kTileVectors > 2) attend_panel<kTileVectors>(g);
 }
 
 }  // namespace warpweave::cpu::fused::WARPWEAVE_ISA

@@ -9,43 +9,67 @@ namespace warpweave::cpu::fused::WARPWEAVE_ISA {
 // is small against m, and the mean of what remains is the correction that m lacks. It costs nothing extra,
 // since the second pass sums the squares anyhow: var = mean(d^2) - mean(d)^2 with a mean(d) that is only
 // rounding.
-WARPWEAVE_INLINE void layer_norm_row(const NormRows& g, const float* x, float* out) {
+//
+// R rows at a time: a row by itself is a chain of waiting.
+template <int R>
+WARPWEAVE_INLINE void layer_norm_rows(const NormRows& g, std::int64_t i0) {
   const float inverse = 1.0f / float(g.channels);
-  V s0 = zero(), s1 = zero();
-  std::int64_t c = 0;
-  for (; c + 2 * kLanes <= g.channels; c += 2 * kLanes) {
-    s0 = add(s0, load(x + c));
-    s1 = add(s1, load(x + c + kLanes));
+  const std::int64_t whole = g.channels / kLanes * kLanes, rest = g.channels - whole;
+  const float* x[R];
+  float* out[R];
+  V mean[R], scale[R], correction[R], d[R], q[R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    x[r] = g.x + g.rows[i0 + r], out[r] = g.out + g.out_rows[i0 + r];
+    d[r] = q[r] = mean[r] = zero();
   }
-  for (; c < g.channels; c += kLanes) s0 = add(s0, load_part(x + c, g.channels - c));
-  const V mean = broadcast(sum(add(s0, s1)) * inverse);
 
-  V d0 = zero(), d1 = zero(), q0 = zero(), q1 = zero();
-  for (c = 0; c + 2 * kLanes <= g.channels; c += 2 * kLanes) {
-    const V a = sub(load(x + c), mean), b = sub(load(x + c + kLanes), mean);
-    d0 = add(d0, a), d1 = add(d1, b);
-    q0 = fma(a, a, q0), q1 = fma(b, b, q1);
+  for (std::int64_t c = 0; c < whole; c += kLanes) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) mean[r] = add(mean[r], load(x[r] + c));
   }
-  for (; c < g.channels; c += kLanes) {
-    const std::int64_t n = g.channels - c;
-    const V a = keep_part(sub(load_part(x + c, n), mean), n);
-    d0 = add(d0, a);
-    q0 = fma(a, a, q0);
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    if (rest) mean[r] = add(mean[r], load_part(x[r] + whole, rest));
+    mean[r] = broadcast(sum(mean[r]) * inverse);
   }
-  const float left = sum(add(d0, d1)) * inverse;
-  float variance = sum(add(q0, q1)) * inverse - left * left;
-  variance = variance < 0 ? 0 : variance;  // NaN stays
-  const V correction = broadcast(left), scale = broadcast(1.0f / __builtin_sqrtf(variance + g.eps));
 
-  for (c = 0; c < g.channels; c += kLanes) {
-    const std::int64_t n = g.channels - c;
-    if (n >= kLanes) {
-      const V d = mul(sub(sub(load(x + c), mean), correction), scale);
-      store(out + c, fma(d, load(g.weight + c), load(g.bias + c)));
-    } else {
-      const V d = mul(sub(sub(load_part(x + c, n), mean), correction), scale);
-      store_part(out + c, fma(d, load_part(g.weight + c, n), load_part(g.bias + c, n)), n);
+  for (std::int64_t c = 0; c < whole; c += kLanes) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const V a = sub(load(x[r] + c), mean[r]);
+      d[r] = add(d[r], a);
+      q[r] = fma(a, a, q[r]);
     }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    if (rest) {
+      const V a = keep_part(sub(load_part(x[r] + whole, rest), mean[r]), rest);
+      d[r] = add(d[r], a);
+      q[r] = fma(a, a, q[r]);
+    }
+    const float left = sum(d[r]) * inverse;
+    float variance = sum(q[r]) * inverse - left * left;
+    variance = variance < 0 ? 0 : variance;  // NaN stays
+    correction[r] = broadcast(left);
+    scale[r] = broadcast(1.0f / __builtin_sqrtf(variance + g.eps));
+  }
+
+  for (std::int64_t c = 0; c < whole; c += kLanes) {
+    const V weight = load(g.weight + c), bias = load(g.bias + c);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const V a = mul(sub(sub(load(x[r] + c), mean[r]), correction[r]), scale[r]);
+      store(out[r] + c, fma(a, weight, bias));
+    }
+  }
+  if (!rest) return;
+  const V weight = load_part(g.weight + whole, rest), bias = load_part(g.bias + whole, rest);
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const V a = mul(sub(sub(load_part(x[r] + whole, rest), mean[r]), correction[r]), scale[r]);
+    store_part(out[r] + whole, fma(a, weight, bias), rest);
   }
 }
 
@@ -67,19 +91,27 @@ WARPWEAVE_INLINE void copy_row(const NormRows& g, const float* x, float* out) {
     store_part(out + c, load_part(x + c, g.channels - c), g.channels - c);
 }
 
+// Rows of a column are far apart and the hardware does not guess them: ask ahead.
+WARPWEAVE_INLINE void prefetch_row(const NormRows& g, std::int64_t i) {
+  if (i >= g.m) return;
+  const char* p = reinterpret_cast<const char*>(g.x + g.rows[i]);
+  for (std::int64_t b = 0; b < g.channels * 4 && b < 4096; b += 64) __builtin_prefetch(p + b);
+}
+
 static void norm(const NormRows& g) {
-  // Rows of a column are far apart and the hardware does not guess them: ask ahead.
-  constexpr std::int64_t kAhead = 4;
-  for (std::int64_t i = 0; i < g.m; ++i) {
-    if (i + kAhead < g.m) {
-      const char* next = reinterpret_cast<const char*>(g.x + g.rows[i + kAhead]);
-      for (std::int64_t b = 0; b < g.channels * 4 && b < 4096; b += 64) __builtin_prefetch(next + b);
-    }
+  constexpr int kRows = 4;
+  std::int64_t i = 0;
+  for (; i + kRows <= g.m && g.type == NormType::layer; i += kRows) {
+    for (int r = 0; r < kRows; ++r) prefetch_row(g, i + kRows + r);
+    layer_norm_rows<kRows>(g, i);
+  }
+  for (; i < g.m; ++i) {
+    prefetch_row(g, i + kRows);
     const float* x = g.x + g.rows[i];
     float* out = g.out + g.out_rows[i];
     switch (g.type) {
       case NormType::layer:
-        layer_norm_row(g, x, out);
+        layer_norm_rows<1>(g, i);
         break;
       case NormType::rms:
         rms_norm_row(g, x, out);

@@ -51,7 +51,8 @@ Matrix::Matrix(const Kernels& kernels, std::span<const std::int64_t> order, cons
   float* to = values_.values<float>().data();
   std::fill_n(to, padded * inputs, 0.0f);
   for (std::int64_t n0 = 0; n0 < outputs_; n0 += panel) {
-    const std::int64_t width = outputs_ - n0 > panel / 2 ? panel : panel / 2;
+    const std::int64_t width =
+        std::min(panel, (outputs_ - n0 + kernels.lanes - 1) / kernels.lanes * kernels.lanes);
     for (std::int64_t j = 0; j < std::min(width, outputs_ - n0); ++j) {
       const float* row = weight + order[static_cast<std::size_t>(n0 + j)] * inputs;
       for (std::int64_t k = 0; k < inputs; ++k) to[k * width + j] = row[k];

@@ -14,8 +14,8 @@ namespace warpweave::cpu::fused::avx2 {
 
 using V = __m256;
 constexpr int kLanes = 8;
-constexpr int kTileRows =
-    6;  // rows of a product tile of two vectors: 12 sums, 2 + 2 operands in 16 registers
+// A product tile: 6 rows by 2 vectors of sums, and operands, in 16 registers.
+constexpr int kTileRows = 6, kTileVectors = 2;
 
 WARPWEAVE_INLINE V zero() { return _mm256_setzero_ps(); }
 WARPWEAVE_INLINE V broadcast(float x) { return _mm256_set1_ps(x); }

@@ -14,8 +14,8 @@ namespace warpweave::cpu::fused::avx512 {
 
 using V = __m512;
 constexpr int kLanes = 16;
-constexpr int kTileRows =
-    12;  // rows of a product tile of two vectors: 28 sums, 2 + 2 operands in 32 registers
+// A product tile: 6 rows by 4 vectors of sums, and operands, in 32 registers.
+constexpr int kTileRows = 6, kTileVectors = 4;
 
 WARPWEAVE_INLINE V zero() { return _mm512_setzero_ps(); }
 WARPWEAVE_INLINE V broadcast(float x) { return _mm512_set1_ps(x); }
