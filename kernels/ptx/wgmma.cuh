@@ -2,6 +2,7 @@
 // accumulators. Warp w of the group holds rows 16 w .. 16 w + 15 of A and D in the fragments of mma.cuh, N / 8 tiles of
 // D side by side. B, and A where it is not in registers, are core matrices in shared memory: 8 x 8 elements, 128
 // contiguous bytes, both halves of k in 256 bytes, the next eight rows after them (layout/fragments.h).
+// D is set, not added to, where Add is false.
 // The shapes listed are the pieces that wider products are made of; the operand lists are mechanical.
 #pragma once
 
@@ -11,12 +12,11 @@ namespace warpweave {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Descriptor of core matrices as above from a shared address (PTX ISA, "matrix descriptor", no swizzle): 128 bytes to
-// the other half of k, 256 to the next eight rows.
-__device__ __forceinline__ u64 core_matrices(u32 address) {
-  return static_cast<u64>((address & 0x3ffff) >> 4) | static_cast<u64>(128 >> 4) << 16 |
-         static_cast<u64>(256 >> 4) << 32;
-}
+// Core matrices as above from a shared address: the low half of their descriptor (PTX ISA, "matrix descriptor", no
+// swizzle; 128 bytes to the other half of k). Bytes / 16 may be added to it.
+__device__ __forceinline__ u32 core_matrices(u32 address) { return address >> 4 | 128u >> 4 << 16; }
+// The high half: 256 bytes to the next eight rows.
+__device__ __forceinline__ u64 descriptor(u32 low) { return static_cast<u64>(256 >> 4) << 32 | low; }
 
 // Orders register and earlier shared-memory accesses before the products that follow.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -30,20 +30,22 @@ __device__ __forceinline__ void wgmma_wait() {
 template <class T, int N>
 struct Wgmma;
 
-#define WW_DEFINE_WGMMA(T, NAME, N, LIST, A0, A1, A2, A3, B, ...)                                                      \
+#define WW_DEFINE_WGMMA(T, NAME, N, LIST, A0, A1, A2, A3, B, ADD, ...)                                          \
   template <>                                                                                                   \
   struct Wgmma<T, N> {                                                                                          \
-    static __device__ __forceinline__ void shared(float (*d)[4], u64 a, u64 b) {                                \
+    template <bool Add>                                                                                         \
+    static __device__ __forceinline__ void shared(float (*d)[4], u32 a, u32 b) {                                \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" LIST "}, " A0 ", " A1   \
-                   ", 1, 1, 1, 0, 0;"                                                                           \
+                   ", " A2 ", 1, 1, 0, 0;"                                                                      \
                    : __VA_ARGS__                                                                                \
-                   : "l"(a), "l"(b));                                                                           \
+                   : "l"(descriptor(a)), "l"(descriptor(b)), "n"(Add));                                         \
     }                                                                                                           \
-    static __device__ __forceinline__ void registers(float (*d)[4], const u32 (&a)[4], u64 b) {                 \
+    template <bool Add>                                                                                         \
+    static __device__ __forceinline__ void registers(float (*d)[4], const u32 (&a)[4], u32 b) {                 \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" LIST "}, {" A0 "," A1   \
-                   "," A2 "," A3 "}, " B ", 1, 1, 1, 0;"                                                        \
+                   "," A2 "," A3 "}, " B ", " ADD ", 1, 1, 0;"                                                  \
                    : __VA_ARGS__                                                                                \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                       \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "n"(Add));                 \
     }                                                                                                           \
   };
 
@@ -51,30 +53,30 @@ struct Wgmma;
 
 #define WW_LIST "%0,%1,%2,%3,%4,%5,%6,%7"
 #define WW_ALL WW_D(0), WW_D(1)
-WW_DEFINE_WGMMA(bf16, "bf16", 16, WW_LIST, "%8", "%9", "%10", "%11", "%12", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 16, WW_LIST, "%8", "%9", "%10", "%11", "%12", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 16, WW_LIST, "%8", "%9", "%10", "%11", "%12", "%13", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 16, WW_LIST, "%8", "%9", "%10", "%11", "%12", "%13", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
 #define WW_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3)
-WW_DEFINE_WGMMA(bf16, "bf16", 32, WW_LIST, "%16", "%17", "%18", "%19", "%20", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 32, WW_LIST, "%16", "%17", "%18", "%19", "%20", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 32, WW_LIST, "%16", "%17", "%18", "%19", "%20", "%21", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 32, WW_LIST, "%16", "%17", "%18", "%19", "%20", "%21", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
 #define WW_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
 #define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3), WW_D(4), WW_D(5)
-WW_DEFINE_WGMMA(bf16, "bf16", 48, WW_LIST, "%24", "%25", "%26", "%27", "%28", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 48, WW_LIST, "%24", "%25", "%26", "%27", "%28", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 48, WW_LIST, "%24", "%25", "%26", "%27", "%28", "%29", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 48, WW_LIST, "%24", "%25", "%26", "%27", "%28", "%29", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
 #define WW_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
   "%24,%25,%26,%27,%28,%29,%30,%31"
 #define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3), WW_D(4), WW_D(5), WW_D(6), WW_D(7)
-WW_DEFINE_WGMMA(bf16, "bf16", 64, WW_LIST, "%32", "%33", "%34", "%35", "%36", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 64, WW_LIST, "%32", "%33", "%34", "%35", "%36", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 64, WW_LIST, "%32", "%33", "%34", "%35", "%36", "%37", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 64, WW_LIST, "%32", "%33", "%34", "%35", "%36", "%37", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
@@ -82,8 +84,8 @@ WW_DEFINE_WGMMA(f16, "f16", 64, WW_LIST, "%32", "%33", "%34", "%35", "%36", WW_A
   "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3), WW_D(4), WW_D(5), WW_D(6), WW_D(7), \
   WW_D(8), WW_D(9), WW_D(10), WW_D(11)
-WW_DEFINE_WGMMA(bf16, "bf16", 96, WW_LIST, "%48", "%49", "%50", "%51", "%52", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 96, WW_LIST, "%48", "%49", "%50", "%51", "%52", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 96, WW_LIST, "%48", "%49", "%50", "%51", "%52", "%53", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 96, WW_LIST, "%48", "%49", "%50", "%51", "%52", "%53", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
@@ -92,8 +94,8 @@ WW_DEFINE_WGMMA(f16, "f16", 96, WW_LIST, "%48", "%49", "%50", "%51", "%52", WW_A
   "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3), WW_D(4), WW_D(5), WW_D(6), WW_D(7), \
   WW_D(8), WW_D(9), WW_D(10), WW_D(11), WW_D(12), WW_D(13), WW_D(14), WW_D(15)
-WW_DEFINE_WGMMA(bf16, "bf16", 128, WW_LIST, "%64", "%65", "%66", "%67", "%68", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 128, WW_LIST, "%64", "%65", "%66", "%67", "%68", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 128, WW_LIST, "%64", "%65", "%66", "%67", "%68", "%69", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 128, WW_LIST, "%64", "%65", "%66", "%67", "%68", "%69", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
@@ -104,8 +106,8 @@ WW_DEFINE_WGMMA(f16, "f16", 128, WW_LIST, "%64", "%65", "%66", "%67", "%68", WW_
 #define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3), WW_D(4), WW_D(5), WW_D(6), WW_D(7), \
   WW_D(8), WW_D(9), WW_D(10), WW_D(11), WW_D(12), WW_D(13), WW_D(14), WW_D(15), \
   WW_D(16), WW_D(17), WW_D(18), WW_D(19), WW_D(20), WW_D(21), WW_D(22), WW_D(23)
-WW_DEFINE_WGMMA(bf16, "bf16", 192, WW_LIST, "%96", "%97", "%98", "%99", "%100", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 192, WW_LIST, "%96", "%97", "%98", "%99", "%100", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 192, WW_LIST, "%96", "%97", "%98", "%99", "%100", "%101", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 192, WW_LIST, "%96", "%97", "%98", "%99", "%100", "%101", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
@@ -119,8 +121,8 @@ WW_DEFINE_WGMMA(f16, "f16", 192, WW_LIST, "%96", "%97", "%98", "%99", "%100", WW
   WW_D(8), WW_D(9), WW_D(10), WW_D(11), WW_D(12), WW_D(13), WW_D(14), WW_D(15), \
   WW_D(16), WW_D(17), WW_D(18), WW_D(19), WW_D(20), WW_D(21), WW_D(22), WW_D(23), \
   WW_D(24), WW_D(25), WW_D(26), WW_D(27), WW_D(28), WW_D(29), WW_D(30), WW_D(31)
-WW_DEFINE_WGMMA(bf16, "bf16", 256, WW_LIST, "%128", "%129", "%130", "%131", "%132", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 256, WW_LIST, "%128", "%129", "%130", "%131", "%132", WW_ALL)
+WW_DEFINE_WGMMA(bf16, "bf16", 256, WW_LIST, "%128", "%129", "%130", "%131", "%132", "%133", WW_ALL)
+WW_DEFINE_WGMMA(f16, "f16", 256, WW_LIST, "%128", "%129", "%130", "%131", "%132", "%133", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 
@@ -131,19 +133,19 @@ constexpr __device__ int wgmma_piece(int n) {
   return n >= 256 ? 256 : n >= 192 ? 192 : n >= 128 ? 128 : n >= 96 ? 96 : n >= 64 ? 64 : n >= 48 ? 48 : n >= 32 ? 32 : 16;
 }
 
-// N any multiple of 16; `b` is the address of the first core matrix.
-template <class T, int N>
+// N any multiple of 16.
+template <class T, int N, bool Add>
 __device__ __forceinline__ void wgmma_shared(float (*d)[4], u32 a, u32 b) {
   constexpr int piece = wgmma_piece(N);
-  Wgmma<T, piece>::shared(d, core_matrices(a), core_matrices(b));
-  if constexpr (N > piece) wgmma_shared<T, N - piece>(d + piece / 8, a, b + piece * 32);
+  Wgmma<T, piece>::template shared<Add>(d, a, b);
+  if constexpr (N > piece) wgmma_shared<T, N - piece, Add>(d + piece / 8, a, b + piece * 32 / 16);
 }
 
-template <class T, int N>
+template <class T, int N, bool Add>
 __device__ __forceinline__ void wgmma_registers(float (*d)[4], const u32 (&a)[4], u32 b) {
   constexpr int piece = wgmma_piece(N);
-  Wgmma<T, piece>::registers(d, a, core_matrices(b));
-  if constexpr (N > piece) wgmma_registers<T, N - piece>(d + piece / 8, a, b + piece * 32);
+  Wgmma<T, piece>::template registers<Add>(d, a, b);
+  if constexpr (N > piece) wgmma_registers<T, N - piece, Add>(d + piece / 8, a, b + piece * 32 / 16);
 }
 
 #endif

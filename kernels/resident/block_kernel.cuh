@@ -32,7 +32,8 @@
 
 namespace warpweave {
 
-template <class S>
+// Without Check every sequence has `slot` tokens, all of them keys of all queries.
+template <class S, bool Check>
 struct BlockSequences {
   using T = typename S::T;
   static constexpr layout::BlockPlan plan = S::plan;
@@ -44,6 +45,15 @@ struct BlockSequences {
   // Warps that share K and V: a group of four, or the block.
   static constexpr bool by_group = 64 * tiles % S::slot == 0;
   static constexpr bool wgmma_scores = S::wgmma && S::slot % 64 == 0 && tokens % S::slot == 0;
+
+  // Q, K and V of a head come from one product.
+  static constexpr bool whole_head = S::head_width <= 32;
+  // The product of the next head is under way while one attends; it takes registers that only few warps have.
+  static constexpr bool send_ahead = wgmma_scores && whole_head && tiles == 1 && S::warps <= 8;
+  // The residual is loaded before the output product, where registers allow.
+  static constexpr bool early_residual = S::warps <= 8 && tiles == 1 && (out_n * 4 + 2 * S::groups) <= 192;
+  // O of all heads stays in registers, the loop over heads being unrolled; else it goes through local memory.
+  static constexpr bool keep_heads = S::heads <= 4 && S::warps <= 8 && S::heads * tiles * hs * 4 <= 64;
 
   const ResidentArguments& args;
   u32 base;  // of shared memory
@@ -116,19 +126,20 @@ struct BlockSequences {
     return bits;
   }
 
-  // d [16 or 64 rows, N] += tokens of a tile times rows `first_n` * 8 on of a matrix of `Rows` rows.
+  // d [16 or 64 rows, N] += tokens of a tile times rows `first_n` * 8 on of a matrix of `Rows` rows. A
+  // product of a warpgroup is under way when this returns: finish<Pending>() before d is read.
   template <int N, int Rows>
   __device__ __forceinline__ void project(float (*d)[4], int tile, u32 matrix, int first_n) const {
     if constexpr (S::wgmma) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+      const u32 a = core_matrices(base + plan.x() + group_token(tile) / 8 * layout::core_pair_bytes);
+      const u32 b = core_matrices(matrix + first_n * layout::core_pair_bytes);
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < S::steps; ++k)
-        wgmma_shared<T, N>(
-            d, base + plan.x() + (k * (tokens / 8) + group_token(tile) / 8) * layout::core_pair_bytes,
-            matrix + (k * (Rows / 8) + first_n) * layout::core_pair_bytes);
+        wgmma_shared<T, N, true>(d, a + k * (tokens / 8 * layout::core_pair_bytes / 16),
+                                 b + k * (Rows / 8 * layout::core_pair_bytes / 16));
       wgmma_commit();
-      wgmma_wait<0>();
 #endif
     } else {
 #pragma unroll
@@ -140,6 +151,14 @@ struct BlockSequences {
         multiply<N>(d, a, matrix + (k * (Rows / 8) + first_n) * layout::core_pair_bytes);
       }
     }
+  }
+
+  // Waits until at most `Pending` products of this warpgroup, counted by calls, are under way.
+  template <int Pending, bool Group>
+  static __device__ __forceinline__ void wait() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    if constexpr (Group) wgmma_wait<Pending>();
+#endif
   }
 
   // d [16, N] += a * B^T, B [N, 16] being core matrices from `matrix` on; mma.sync.
@@ -154,21 +173,32 @@ struct BlockSequences {
     }
   }
 
-  // The same for `Steps` steps of k, `stride` bytes apart.
-  template <int N, int Steps, bool Group>
-  __device__ __forceinline__ void multiply_all(float (*d)[4], const u32 (*a)[4], u32 matrix,
-                                               int stride) const {
+  // The same for `Steps` steps of k, `Stride` bytes apart, by the warp or (under way on return) by its group;
+  // without Add d is set.
+  template <int N, int Steps, int Stride, bool Group, bool Add>
+  __device__ __forceinline__ void multiply_all(float (*d)[4], const u32 (*a)[4], u32 matrix) const {
     if constexpr (Group) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+      const u32 b = core_matrices(matrix);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < Steps; ++k) wgmma_registers<T, N>(d, a[k], matrix + k * stride);
+      for (int k = 0; k < Steps; ++k) {
+        if (Add || k > 0)
+          wgmma_registers<T, N, true>(d, a[k], b + k * (Stride / 16));
+        else
+          wgmma_registers<T, N, false>(d, a[k], b + k * (Stride / 16));
+      }
       wgmma_commit();
-      wgmma_wait<0>();
 #endif
     } else {
+      if constexpr (!Add) {
 #pragma unroll
-      for (int k = 0; k < Steps; ++k) multiply<N>(d, a[k], matrix + k * stride);
+        for (int i = 0; i < N / 8; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) d[i][j] = 0;
+      }
+#pragma unroll
+      for (int k = 0; k < Steps; ++k) multiply<N>(d, a[k], matrix + k * Stride);
     }
   }
 
@@ -200,7 +230,7 @@ struct BlockSequences {
 
   // What becomes of Q (part 0), K (1) and V (2) of a tile.
   template <int Part>
-  __device__ __forceinline__ void finish(float (*d)[4], u32 (&q)[hs][4], int tile) const {
+  __device__ __forceinline__ void finish(float (*d)[4], u32 (&q)[hs][4], int tile, int head) const {
     const int token = tile_token(tile);
     if constexpr (S::rope && Part < 2) rotate(d, token);
     if constexpr (S::mask &&
@@ -226,11 +256,11 @@ struct BlockSequences {
 #pragma unroll
         for (int i = 0; i < 4; ++i) q[s][i] = r[i];
       } else if constexpr (Part == 1) {
-        const u32 at = base + plan.key() + (s * (tokens / 8) + token / 8) * layout::core_pair_bytes;
+        const u32 at = base + plan.key(head) + (s * (tokens / 8) + token / 8) * layout::core_pair_bytes;
 #pragma unroll
         for (int i = 0; i < 4; ++i) store_shared(at + i * 128 + lane * 4, r[i]);
       } else {
-        const u32 at = base + plan.value() + (token / 16 * head_n + 2 * s) * layout::core_pair_bytes;
+        const u32 at = base + plan.value(head) + (token / 16 * head_n + 2 * s) * layout::core_pair_bytes;
 #if __CUDA_ARCH__ >= 900
         store_matrices_transposed(at + lane * 16, r);
 #else
@@ -241,129 +271,192 @@ struct BlockSequences {
     }
   }
 
-  // Q, K and V of a head. `bias` and `matrix` are the head's.
-  __device__ __forceinline__ void project_head(u32 (&q)[tiles][hs][4], u32 bias, u32 matrix) const {
-#pragma unroll
-    for (int t = 0; t < tiles; ++t) {
-      if constexpr (S::head_width <= 32) {
-        float d[qkv_n][4];
-        start<S::q_bias, S::head_width>(d, bias, c);
-        start<S::k_bias, S::head_width>(d + head_n, bias + S::head_width * 4, c);
-        start<S::v_bias, S::head_width>(d + 2 * head_n, bias + S::head_width * 8, c);
-        project<3 * S::head_width, 3 * S::head_width>(d, t, matrix, 0);
-        finish<0>(d, q[t], t);
-        finish<1>(d + head_n, q[t], t);
-        finish<2>(d + 2 * head_n, q[t], t);
-      } else {
-        project_part<0, S::q_bias>(q[t], t, bias, matrix);
-        project_part<1, S::k_bias>(q[t], t, bias, matrix);
-        project_part<2, S::v_bias>(q[t], t, bias, matrix);
-      }
-    }
+  // Q, K and V of a tile for one head: starts the product, whose `matrix` is the head's.
+  __device__ __forceinline__ void start_head(float (*d)[4], int tile, int head, u32 matrix) const {
+    const u32 bias = base + plan.bias() + head * 3 * S::head_width * 4;
+    start<S::q_bias, S::head_width>(d, bias, c);
+    start<S::k_bias, S::head_width>(d + head_n, bias + S::head_width * 4, c);
+    start<S::v_bias, S::head_width>(d + 2 * head_n, bias + S::head_width * 8, c);
+    project<3 * S::head_width, 3 * S::head_width>(d, tile, matrix, 0);
+  }
+
+  __device__ __forceinline__ void finish_head(float (*d)[4], u32 (&q)[hs][4], int tile, int head) const {
+    finish<0>(d, q, tile, head);
+    finish<1>(d + head_n, q, tile, head);
+    finish<2>(d + 2 * head_n, q, tile, head);
   }
 
   template <int Part, bool Bias>
-  __device__ __forceinline__ void project_part(u32 (&q)[hs][4], int tile, u32 bias, u32 matrix) const {
+  __device__ __forceinline__ void project_part(u32 (&q)[hs][4], int tile, int head, u32 matrix) const {
     float d[head_n][4];
-    start<Bias, S::head_width>(d, bias + Part * S::head_width * 4, c);
+    start<Bias, S::head_width>(d, base + plan.bias() + (head * 3 + Part) * S::head_width * 4, c);
     project<S::head_width, 3 * S::head_width>(d, tile, matrix, Part * head_n);
-    finish<Part>(d, q, tile);
+    wait<0, S::wgmma>();
+    finish<Part>(d, q, tile, head);
   }
 
-  // O of a tile, in place of its Q.
-  __device__ __forceinline__ void attend(u32 (&q)[hs][4], int tile) const {
-    const int token = tile_token(tile), first = token / S::slot * S::slot, row = token - first + g;
-    float o[head_n][4], sum[4] = {0, 0, 0, 0}, top[2] = {minus_infinity(), minus_infinity()};
+  // All of Q, K and V of this warp's tiles for one head.
+  __device__ __forceinline__ void project_head(u32 (&q)[tiles][hs][4], int head, u32 matrix) const {
+    if constexpr (whole_head) {
+      if constexpr (S::wgmma && tiles == 2) {
+        float d[2][qkv_n][4];
+        start_head(d[0], 0, head, matrix);
+        start_head(d[1], 1, head, matrix);
+        wait<1, true>();
+        finish_head(d[0], q[0], 0, head);
+        wait<0, true>();
+        finish_head(d[1], q[1], 1, head);
+      } else {
 #pragma unroll
-    for (int i = 0; i < head_n; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) o[i][j] = 0;
-    // Keys from here on are behind the sequence's end, or in the future of all 64 tokens of the group.
-    const int last =
-        min(group_token(tile) / S::slot == (group_token(tile) + 63) / S::slot ? group_token(tile) - first + 64
-                                                                              : S::slot,
-            S::slot);
-    const int end = S::causal ? min(args.length, last) : args.length;
-#pragma unroll 1
-    for (int from = 0; from < (S::slot == chunk ? 1 : end); from += chunk) {
-      float s[chunk / 8][4];
-#pragma unroll
-      for (int i = 0; i < chunk / 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) s[i][j] = 0;
-      multiply_all<chunk, hs, wgmma_scores>(s, q,
-                                            base + plan.key() + (first + from) / 8 * layout::core_pair_bytes,
-                                            tokens / 8 * layout::core_pair_bytes);
-      if (S::mask || S::causal || from + chunk > args.length) {
-#pragma unroll
-        for (int i = 0; i < chunk / 16; ++i) {
-          const u32 bits = key_bits(first + from + 16 * i) >> (2 * c);
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            const int key = from + 16 * i + j / 4 * 8 + 2 * c + j % 2;
-            const bool seen = (bits >> (j / 4 * 8 + j % 2) & 1) && (!S::causal || key <= row + j / 2 % 2 * 8);
-            if (!seen) s[2 * i + j / 4][j % 4] = minus_infinity();
-          }
+        for (int t = 0; t < tiles; ++t) {
+          float d[qkv_n][4];
+          start_head(d, t, head, matrix);
+          wait<0, S::wgmma>();
+          finish_head(d, q[t], t, head);
         }
       }
-      float shift[2];
+    } else {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float m = top[half];
-#pragma unroll
-        for (int i = 0; i < chunk / 8; ++i) m = fmaxf(m, fmaxf(s[i][2 * half], s[i][2 * half + 1]));
-        m = quad_max(m);
-        shift[half] = S::mask && m == minus_infinity() ? 0 : m;  // no key yet: every weight is exp2(-inf) = 0
-        if (S::slot > chunk) {
-          const float scale = exp2_approx(top[half] - shift[half]);
-          sum[2 * half] *= scale;
-#pragma unroll
-          for (int i = 0; i < head_n; ++i) o[i][2 * half] *= scale, o[i][2 * half + 1] *= scale;
-        }
-        top[half] = m;
+      for (int t = 0; t < tiles; ++t) {
+        project_part<0, S::q_bias>(q[t], t, head, matrix);
+        project_part<1, S::k_bias>(q[t], t, head, matrix);
+        project_part<2, S::v_bias>(q[t], t, head, matrix);
       }
-      u32 p[chunk / 16][4];
+    }
+  }
+
+  // Running softmax of a tile: sums of weights (columns 0 and 2 of a product by ones), largest scores.
+  struct Softmax {
+    float sum[4], top[2];
+  };
+
+  // Scores s of keys from .. from + chunk - 1 of the sequence that begins at token `first` become weights p;
+  // o is rescaled.
+  __device__ __forceinline__ void weigh(float (&s)[chunk / 8][4], u32 (&p)[chunk / 16][4],
+                                        float (&o)[head_n][4], Softmax& running, int first, int from,
+                                        int row) const {
+    if constexpr (Check) {
 #pragma unroll
       for (int i = 0; i < chunk / 16; ++i) {
+        const u32 bits = key_bits(first + from + 16 * i) >> (2 * c);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float* e = s[2 * i + j / 2] + j % 2 * 2;
-          p[i][j] = Pair<T>::pack(exp2_approx(e[0] - shift[j % 2]), exp2_approx(e[1] - shift[j % 2]));
+        for (int j = 0; j < 8; ++j) {
+          const int key = from + 16 * i + j / 4 * 8 + 2 * c + j % 2;
+          const bool seen = (bits >> (j / 4 * 8 + j % 2) & 1) && (!S::causal || key <= row + j / 2 % 2 * 8);
+          if (!seen) s[2 * i + j / 4][j % 4] = minus_infinity();
         }
-        mma<T>(sum, p[i], Pair<T>::ones, Pair<T>::ones);
       }
-      multiply_all<S::head_width, chunk / 16, wgmma_scores>(
-          o, p, base + plan.value() + (first + from) / 16 * head_n * layout::core_pair_bytes,
-          head_n * layout::core_pair_bytes);
     }
-    float inverse[2];
+    float shift[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      inverse[half] = reciprocal_approx(sum[2 * half]);
-      if (S::mask && sum[2 * half] == 0) inverse[half] = 0;
+      float m = running.top[half];
+#pragma unroll
+      for (int i = 0; i < chunk / 8; ++i) m = fmaxf(m, fmaxf(s[i][2 * half], s[i][2 * half + 1]));
+      m = quad_max(m);
+      shift[half] = S::mask && m == minus_infinity() ? 0 : m;  // no key yet: every weight is exp2(-inf) = 0
+      // Most maxima stay after the first chunks; scaling by one would change no bits.
+      if (S::slot > chunk && __any_sync(0xffffffffu, m != running.top[half])) {
+        const float scale = exp2_approx(running.top[half] - shift[half]);
+        running.sum[2 * half] *= scale;
+#pragma unroll
+        for (int i = 0; i < head_n; ++i) o[i][2 * half] *= scale, o[i][2 * half + 1] *= scale;
+      }
+      running.top[half] = m;
     }
 #pragma unroll
-    for (int s = 0; s < hs; ++s)
+    for (int i = 0; i < chunk / 16; ++i) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        q[s][i] = Pair<T>::pack(o[2 * s + i / 2][i % 2 * 2] * inverse[i % 2],
-                                o[2 * s + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
+      for (int j = 0; j < 4; ++j) {
+        const float* e = s[2 * i + j / 2] + j % 2 * 2;
+        p[i][j] = Pair<T>::pack(exp2_approx(e[0] - shift[j % 2]), exp2_approx(e[1] - shift[j % 2]));
+      }
+      mma<T>(running.sum, p[i], Pair<T>::ones, Pair<T>::ones);
+    }
   }
 
-  __device__ __forceinline__ void store(const float (*y)[4], u32 first_sequence, int tile) const {
+  // O of all tiles, in place of their Q. Tiles take turns: while one is weighed, products of the others are
+  // under way. Where Ahead, the product of the next head's Q, K and V into `next` is sent for behind the
+  // first scores.
+  template <bool Ahead>
+  __device__ __forceinline__ void attend(u32 (&q)[tiles][hs][4], int head, float (*next)[4],
+                                         u32 next_matrix) const {
+    float o[tiles][head_n][4];
+    Softmax running[tiles];
+    int end = Check ? args.length : S::slot;
+    if constexpr (S::causal && S::slot > chunk) {  // keys that are in the future of all tokens of the group
+      int last = 0;
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) last = max(last, group_token(t) % S::slot + 64);
+      if (S::slot % 64 == 0) end = min(end, last);
+    }
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < head_n; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) o[t][i][j] = 0;
+      running[t] = {{0, 0, 0, 0}, {minus_infinity(), minus_infinity()}};
+    }
+#pragma unroll 1
+    for (int from = 0; from < (S::slot == chunk ? 1 : end); from += chunk) {
+      float s[tiles][chunk / 8][4];
+      u32 p[tiles][chunk / 16][4];
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) {
+        const int first = tile_token(t) / S::slot * S::slot;
+        multiply_all<chunk, hs, tokens / 8 * layout::core_pair_bytes, wgmma_scores, false>(
+            s[t], q[t], base + plan.key(head) + (first + from) / 8 * layout::core_pair_bytes);
+      }
+      if constexpr (Ahead) start_head(next, 0, head + 1, next_matrix);
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) {
+        const int token = tile_token(t), first = token / S::slot * S::slot;
+        wait<tiles - 1 + Ahead, wgmma_scores>();
+        weigh(s[t], p[t], o[t], running[t], first, from, token - first + g);
+        multiply_all<S::head_width, chunk / 16, head_n * layout::core_pair_bytes, wgmma_scores, true>(
+            o[t], p[t], base + plan.value(head) + (first + from) / 16 * head_n * layout::core_pair_bytes);
+      }
+      wait<0, wgmma_scores>();
+    }
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) {
+      float inverse[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        inverse[half] = reciprocal_approx(running[t].sum[2 * half]);
+        if (S::mask && running[t].sum[2 * half] == 0) inverse[half] = 0;
+      }
+#pragma unroll
+      for (int s = 0; s < hs; ++s)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          q[t][s][i] = Pair<T>::pack(o[t][2 * s + i / 2][i % 2 * 2] * inverse[i % 2],
+                                     o[t][2 * s + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
+    }
+  }
+
+  __device__ __forceinline__ void load_residual(u32 (&v)[2][S::groups], u32 first_sequence, int tile) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const i64 at = cell(first_sequence, tile_token(tile) + 8 * half + g);
-      u32 v[S::groups];
-      if constexpr (S::residual)
-        load_row<S::dim>(v, static_cast<const char*>(args.x) + at * (S::dim * 2), at >= 0, c);
+      load_row<S::dim>(v[half], static_cast<const char*>(args.x) + at * (S::dim * 2), at >= 0, c);
+    }
+  }
+
+  // Adds the residual in `v` and stores; `v` is used up.
+  __device__ __forceinline__ void store(const float (*y)[4], u32 (&v)[2][S::groups], u32 first_sequence,
+                                        int tile) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const i64 at = cell(first_sequence, tile_token(tile) + 8 * half + g);
 #pragma unroll
       for (int i = 0; i < S::groups; ++i) {
         float a = y[i][2 * half], b = y[i][2 * half + 1];
-        if constexpr (S::residual) a += Pair<T>::first(v[i]), b += Pair<T>::second(v[i]);
-        v[i] = Pair<T>::pack(a, b);
+        if constexpr (S::residual) a += Pair<T>::first(v[half][i]), b += Pair<T>::second(v[half][i]);
+        v[half][i] = Pair<T>::pack(a, b);
       }
-      if (at >= 0) store_row<S::dim>(static_cast<char*>(args.y) + at * (S::dim * 2), v, c);
+      if (at >= 0) store_row<S::dim>(static_cast<char*>(args.y) + at * (S::dim * 2), v[half], c);
     }
   }
 
@@ -373,12 +466,22 @@ struct BlockSequences {
 #endif
   }
 
+  static __device__ __forceinline__ void copy_heads(u32 (&to)[tiles][hs][4],
+                                                    const u32 (&from)[tiles][hs][4]) {
+#pragma unroll
+    for (int t = 0; t < tiles; ++t)
+#pragma unroll
+      for (int s = 0; s < hs; ++s)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[t][s][i] = from[t][s][i];
+  }
+
   __device__ __forceinline__ void run() const {
     const u32 blocks = (args.sequences + plan.sequences() - 1) / plan.sequences();
     const int turns = (blocks - blockIdx.x + gridDim.x - 1) / gridDim.x;
     const WeightRing<S> ring{static_cast<const char*>(args.weights), base, turns * S::heads * 2};
     ring.start();
-    for (int i = threadIdx.x * 16; i < S::weights.qkv(); i += S::warps * 32 * 16) {
+    for (int i = threadIdx.x * 16; i < S::weights.qkv(); i += S::threads * 16) {
       u32 w[4];
       load_global(w, static_cast<const char*>(args.weights) + i);
       store_shared(base + plan.bias() + i, w);
@@ -390,32 +493,67 @@ struct BlockSequences {
       const u32 first_sequence = (blockIdx.x + turn * gridDim.x) * plan.sequences();
       load(first_sequence);
       publish();
-      __syncthreads();
-      if (turn == 0) let_next_grid_start();
+      if (turn == 0) {
+        __syncthreads();
+        let_next_grid_start();
+      } else {
+        meet();
+      }
+      u32 o[S::heads][tiles][hs][4];
+      float ahead[send_ahead ? qkv_n : 1][4];
+      if constexpr (send_ahead) start_head(ahead, 0, 0, ring.acquire(item));
+#pragma unroll(keep_heads ? S::heads : 1)
+      for (int h = 0; h < S::heads; ++h, ++item) {
+        u32 q[tiles][hs][4];
+        if constexpr (send_ahead) {
+          wait<0, true>();
+          ring.release(item);
+          finish_head(ahead, q[0], 0, h);
+          publish();
+          meet();  // also: K and V of the head before the last are read
+          if (h + 1 < S::heads)
+            attend<true>(q, h, ahead, ring.acquire(item + 1));
+          else
+            attend<false>(q, h, nullptr, 0);
+        } else {
+          const u32 matrix = ring.acquire(item);
+          project_head(q, h, matrix);
+          ring.release(item);
+          publish();
+          meet();
+          attend<false>(q, h, nullptr, 0);
+        }
+        copy_heads(o[h], q);
+      }
       float y[tiles][out_n][4];
 #pragma unroll
       for (int t = 0; t < tiles; ++t)
         start<S::out_bias, S::dim_width>(y[t], base + plan.bias() + S::weights.out_bias(), c);
-#pragma unroll 1
-      for (int h = 0; h < S::heads; ++h) {
-        u32 q[tiles][hs][4];
-        const u32 qkv = ring.acquire(item);
-        if (h > 0) meet();  // K and V of the head before are read
-        project_head(q, base + plan.bias() + h * 3 * S::head_width * 4, qkv);
-        ring.release(item++);
-        publish();
-        meet();
+      u32 residual[early_residual ? tiles : 1][2][S::groups];
+      if constexpr (S::residual && early_residual) {
 #pragma unroll
-        for (int t = 0; t < tiles; ++t) attend(q[t], t);
+        for (int t = 0; t < tiles; ++t) load_residual(residual[t], first_sequence, t);
+      }
+      u32 a[tiles][hs][4];
+      copy_heads(a, o[0]);
+#pragma unroll(keep_heads ? S::heads : 1)
+      for (int h = 0; h < S::heads; ++h, ++item) {
+        u32 next[tiles][hs][4];  // loaded while the product is under way
+        copy_heads(next, o[min(h + 1, S::heads - 1)]);
         const u32 out = ring.acquire(item);
 #pragma unroll
         for (int t = 0; t < tiles; ++t)
-          multiply_all<S::dim_width, hs, S::wgmma>(y[t], q[t], out, out_n * layout::core_pair_bytes);
-        ring.release(item++);
+          multiply_all<S::dim_width, hs, out_n * layout::core_pair_bytes, S::wgmma, true>(y[t], a[t], out);
+        wait<0, S::wgmma>();
+        ring.release(item);
+        copy_heads(a, next);
       }
 #pragma unroll
-      for (int t = 0; t < tiles; ++t) store(y[t], first_sequence, t);
-      __syncthreads();  // N, K, V and the key bits are read
+      for (int t = 0; t < tiles; ++t) {
+        if constexpr (S::residual && !early_residual) load_residual(residual[0], first_sequence, t);
+        store(y[t], residual[early_residual ? t : 0], first_sequence, t);
+      }
+      meet();  // N, K, V and the key bits are read
     }
   }
 };
@@ -424,10 +562,13 @@ template <class S>
 __global__ void __launch_bounds__(S::threads, 1)
     resident_block(const __grid_constant__ ResidentArguments args) {
   extern __shared__ __align__(128) char memory[];
-  const int lane = threadIdx.x % 32;
-  const BlockSequences<S> block{
-      args, shared_address(memory), lane, static_cast<int>(threadIdx.x / 32), lane / 4, lane % 4};
-  block.run();
+  const u32 base = shared_address(memory);
+  const int lane = threadIdx.x % 32,
+            warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to be uniform
+  if (!S::mask && !S::causal && args.length == S::slot)
+    BlockSequences<S, false>{args, base, lane, warp, lane / 4, lane % 4}.run();
+  else
+    BlockSequences<S, true>{args, base, lane, warp, lane / 4, lane % 4}.run();
 }
 
 }  // namespace warpweave

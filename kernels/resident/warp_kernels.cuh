@@ -31,19 +31,6 @@ __device__ __forceinline__ void copy_weights(u32 shared, const void* weights, in
   copy_commit();
 }
 
-// Output tile pair `pair` of `tile` += O of a head times its rows of Wout.
-template <class S>
-__device__ __forceinline__ void project_out(float (&even)[4], float (&odd)[4],
-                                            const u32 (&o)[S::head_steps][4], u32 out, int pair, int lane) {
-#pragma unroll
-  for (int s = 0; s < S::head_steps; ++s) {
-    u32 b[4];
-    load_matrices(b, out + (s * (S::dim_width / 8) + 2 * pair) * layout::core_pair_bytes + lane * 16);
-    mma<typename S::T>(even, o[s], b[0], b[1]);
-    mma<typename S::T>(odd, o[s], b[2], b[3]);
-  }
-}
-
 template <class S>
 __device__ __forceinline__ void start_out(float (&d)[4], u32 weights, int tile, int c) {
   u32 b[2] = {0, 0};
@@ -108,97 +95,161 @@ __device__ __forceinline__ int row_token(int row, int g) {
   return row / 2 * 16 + row % 2 * 8 + g;
 }
 
-template <class S>
-__global__ void __launch_bounds__(S::threads, 1)
-    resident_many(const __grid_constant__ ResidentArguments args) {
-  extern __shared__ __align__(128) char memory[];
-  using Buffer = SequenceBuffer<S>;
+// One warp's part of `resident_many`, from the first sequence on.
+template <class S, bool Check>
+struct ManySequences {
   using T = typename S::T;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-  const u32 weights = shared_address(memory);
-  const u32 buffers = weights + S::weights.bytes() + warp * 2 * Buffer::bytes;
-  const char* x = static_cast<const char*>(args.x);
-  const u32 stride = gridDim.x * S::warps;
-  u32 sequence =
-      blockIdx.x + warp * gridDim.x;  // neighbours in time on one SM are far apart, blocks equally loaded
+  using Buffer = SequenceBuffer<S>;
+  static constexpr int hs = S::head_steps,
+                       at_once = S::stages > 0 && S::heads % S::stages == 0 ? S::stages : 1;
 
-  const auto fetch = [&](u32 s, u32 buffer) {
-    if (s < args.sequences) {
-      const i64 cell = first_cell(args, s);
+  // Of a warp: two sequences, then its heads' outputs.
+  static constexpr int bytes = 2 * Buffer::bytes + S::heads * S::tiles * hs * 512;
+
+  const ResidentArguments& args;
+  u32 weights, buffers;
+  int lane, g, c;
+  i64 row_step;  // bytes from a row to the one 8 tokens on
+
+  __device__ __forceinline__ i64 first_byte(i64 cell) const {
+    return (cell + g * args.token_cells) * (S::dim * 2);
+  }
+
+  __device__ __forceinline__ void fetch(u32 sequence, u32 buffer) const {
+    if (sequence < args.sequences) {
+      const char* x = static_cast<const char*>(args.x) + first_byte(first_cell(args, sequence));
 #pragma unroll
       for (int row = 0; row < Buffer::rows; ++row) {
-        const int token = row_token<S>(row, g);
-        const bool valid = token < args.length;
-        const char* source = x + (cell + (valid ? token : 0) * args.token_cells) * (S::dim * 2);
-        for_each_piece<S::dim>(c, typename Buffer::Fill{buffer, row, lane, source, valid});
+        const bool valid = !Check || 8 * row + g < args.length;
+        for_each_piece<S::dim>(
+            c, typename Buffer::Fill{buffer, row, lane,
+                                     valid ? x + row * row_step : static_cast<const char*>(args.x), valid});
       }
     }
     copy_commit();
-  };
+  }
 
-  copy_weights<S>(weights, args.weights, S::warps * 32);
-  wait_for_previous_grid();
-  fetch(sequence, buffers);
-  copy_wait<0>();
-  let_next_grid_start();
-  __syncthreads();
-
-  for (int turn = 0; sequence < args.sequences; sequence += stride, turn ^= 1) {
-    const u32 buffer = buffers + turn * Buffer::bytes;
-    copy_wait<0>();
-    const i64 cell = first_cell(args, sequence);
-    const u32 valid = valid_keys<S>(args, cell, lane);
-    WarpSequence<S> tokens;
-    tokens.lane = lane, tokens.g = g, tokens.c = c;
+  __device__ __forceinline__ void add_out(float (&y)[S::tiles][2 * S::out_pairs][4],
+                                          const u32 (&o)[S::tiles][hs][4], int head) const {
+    const u32 out = weights + S::weights.out() + head * S::weights.head_out_bytes();
 #pragma unroll
-    for (int row = 0; row < Buffer::rows; ++row) {
-      u32 v[S::groups];
-      for_each_piece<S::dim>(c, typename Buffer::Read{v, buffer, row, lane});
-      normalise_row<T, S::dim, S::norm>(v, args.eps);
-      tokens.set_row(row / 2, row % 2, v);
-    }
-    fetch(sequence + stride, buffers + (turn ^ 1) * Buffer::bytes);
+    for (int s = 0; s < hs; ++s)
+#pragma unroll
+      for (int i = 0; i < S::out_pairs; ++i) {
+        u32 b[4];
+        load_matrices(b, out + (s * (S::dim_width / 8) + 2 * i) * layout::core_pair_bytes + lane * 16);
+#pragma unroll
+        for (int t = 0; t < S::tiles; ++t) {
+          mma<T>(y[t][2 * i], o[t][s], b[0], b[1]);
+          mma<T>(y[t][2 * i + 1], o[t][s], b[2], b[3]);
+        }
+      }
+  }
 
-    float y[S::tiles][2 * S::out_pairs][4];
+  __device__ __forceinline__ void start_y(float (&y)[S::tiles][2 * S::out_pairs][4]) const {
 #pragma unroll
     for (int i = 0; i < 2 * S::out_pairs; ++i)
 #pragma unroll
       for (int t = 0; t < S::tiles; ++t) start_out<S>(y[t][i], weights, i, c);
+  }
+
+  __device__ __forceinline__ u32 output(int head, int tile, int step) const {
+    return buffers + 2 * Buffer::bytes + ((head * S::tiles + tile) * hs + step) * 512 + lane * 16;
+  }
+  __device__ __forceinline__ u32 bias(int head) const { return weights + head * 3 * S::head_width * 4; }
+  __device__ __forceinline__ u32 qkv(int head) const {
+    return weights + S::weights.qkv() + head * S::weights.head_qkv_bytes();
+  }
+
+  __device__ __forceinline__ void run(u32 sequence, u32 stride) const {
 #pragma unroll 1
-    for (int h = 0; h < S::heads; ++h) {
-      u32 o[S::tiles][S::head_steps][4];
-      tokens.attend(o, weights + h * 3 * S::head_width * 4,
-                    weights + S::weights.qkv() + h * S::weights.head_qkv_bytes(), args, valid);
-      const u32 out = weights + S::weights.out() + h * S::weights.head_out_bytes();
+    for (int turn = 0; sequence < args.sequences; sequence += stride, turn ^= 1) {
+      const u32 buffer = buffers + turn * Buffer::bytes;
+      copy_wait<0>();
+      const i64 cell = first_cell(args, sequence);
+      const u32 valid = Check ? valid_keys<S>(args, cell, lane) : 0xffffffffu;
+      WarpSequence<S> tokens;
+      tokens.lane = lane, tokens.g = g, tokens.c = c;
 #pragma unroll
-      for (int s = 0; s < S::head_steps; ++s)
-#pragma unroll
-        for (int i = 0; i < S::out_pairs; ++i) {
-          u32 b[4];
-          load_matrices(b, out + (s * (S::dim_width / 8) + 2 * i) * layout::core_pair_bytes + lane * 16);
-#pragma unroll
-          for (int t = 0; t < S::tiles; ++t) {
-            mma<T>(y[t][2 * i], o[t][s], b[0], b[1]);
-            mma<T>(y[t][2 * i + 1], o[t][s], b[2], b[3]);
-          }
-        }
-    }
-#pragma unroll
-    for (int row = 0; row < Buffer::rows; ++row) {
-      u32 v[S::groups];
-      if constexpr (S::residual) for_each_piece<S::dim>(c, typename Buffer::Read{v, buffer, row, lane});
-#pragma unroll
-      for (int i = 0; i < S::groups; ++i) {
-        float a = y[row / 2][i][row % 2 * 2], b = y[row / 2][i][row % 2 * 2 + 1];
-        if constexpr (S::residual) a += Pair<T>::first(v[i]), b += Pair<T>::second(v[i]);
-        v[i] = Pair<T>::pack(a, b);
+      for (int row = 0; row < Buffer::rows; ++row) {
+        u32 v[S::groups];
+        for_each_piece<S::dim>(c, typename Buffer::Read{v, buffer, row, lane});
+        normalise_row<T, S::dim, S::norm>(v, args.eps);
+        tokens.set_row(row / 2, row % 2, v);
       }
-      const int token = row_token<S>(row, g);
-      if (token < args.length)
-        store_row<S::dim>(static_cast<char*>(args.y) + (cell + token * args.token_cells) * (S::dim * 2), v,
-                          c);
+      fetch(sequence + stride, buffers + (turn ^ 1) * Buffer::bytes);
+
+      // Heads' outputs wait in shared memory, a lane's own share: accumulating the output head by head would
+      // hold its registers all the while.
+#pragma unroll 1
+      for (int h = 0; h < S::heads; h += at_once) {
+        u32 o[at_once][S::tiles][hs][4];
+        tokens.template attend<at_once, Check>(o, bias(h), qkv(h), args, valid);
+#pragma unroll
+        for (int i = 0; i < at_once; ++i)
+#pragma unroll
+          for (int t = 0; t < S::tiles; ++t)
+#pragma unroll
+            for (int k = 0; k < hs; ++k) store_shared(output(h + i, t, k), o[i][t][k]);
+      }
+      float y[S::tiles][2 * S::out_pairs][4];
+      start_y(y);
+#pragma unroll(S::heads <= 4 ? S::heads : 1)
+      for (int h = 0; h < S::heads; ++h) {
+        u32 o[S::tiles][hs][4];
+#pragma unroll
+        for (int t = 0; t < S::tiles; ++t)
+#pragma unroll
+          for (int k = 0; k < hs; ++k) load_shared(o[t][k], output(h, t, k));
+        add_out(y, o, h);
+      }
+      char* out = static_cast<char*>(args.y) + first_byte(cell);
+#pragma unroll
+      for (int row = 0; row < Buffer::rows; ++row) {
+        u32 v[S::groups];
+        if constexpr (S::residual) for_each_piece<S::dim>(c, typename Buffer::Read{v, buffer, row, lane});
+#pragma unroll
+        for (int i = 0; i < S::groups; ++i) {
+          float a = y[row / 2][i][row % 2 * 2], b = y[row / 2][i][row % 2 * 2 + 1];
+          if constexpr (S::residual) a += Pair<T>::first(v[i]), b += Pair<T>::second(v[i]);
+          v[i] = Pair<T>::pack(a, b);
+        }
+        if (!Check || 8 * row + g < args.length) store_row<S::dim>(out + row * row_step, v, c);
+      }
     }
   }
+};
+
+template <class S, bool Check>
+__device__ __forceinline__ void run_many(const ResidentArguments& args, u32 weights) {
+  using Part = ManySequences<S, Check>;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Part part{args,
+                  weights,
+                  weights + S::weights.bytes() + warp * Part::bytes,
+                  lane,
+                  lane / 4,
+                  lane % 4,
+                  8 * args.token_cells * (S::dim * 2)};
+  const u32 sequence = blockIdx.x + warp * gridDim.x;  // so that blocks are equally loaded
+  part.fetch(sequence, part.buffers);
+  copy_wait<0>();
+  let_next_grid_start();
+  __syncthreads();
+  part.run(sequence, gridDim.x * S::warps);
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::threads, 1)
+    resident_many(const __grid_constant__ ResidentArguments args) {
+  extern __shared__ __align__(128) char memory[];
+  const u32 weights = shared_address(memory);
+  copy_weights<S>(weights, args.weights, S::threads);
+  wait_for_previous_grid();
+  if (!S::mask && !S::causal && args.length == S::slot)
+    run_many<S, false>(args, weights);
+  else
+    run_many<S, true>(args, weights);
 }
 
 template <class S>
@@ -232,14 +283,15 @@ __global__ void __launch_bounds__(S::threads, 1)
   let_next_grid_start();
 
   for (int h = warp; h < S::heads; h += S::warps) {
-    u32 o[S::tiles][S::head_steps][4];
-    tokens.attend(o, weights + h * 3 * S::head_width * 4,
-                  weights + S::weights.qkv() + h * S::weights.head_qkv_bytes(), args, valid);
+    u32 o[1][S::tiles][S::head_steps][4];
+    tokens.template attend<1, true>(o, weights + h * 3 * S::head_width * 4,
+                                    weights + S::weights.qkv() + h * S::weights.head_qkv_bytes(), args,
+                                    valid);
 #pragma unroll
     for (int t = 0; t < S::tiles; ++t)
 #pragma unroll
       for (int s = 0; s < S::head_steps; ++s)
-        store_shared(heads + ((h * S::tiles + t) * S::head_steps + s) * 512 + lane * 16, o[t][s]);
+        store_shared(heads + ((h * S::tiles + t) * S::head_steps + s) * 512 + lane * 16, o[0][t][s]);
   }
   // The residual of the first pair that this warp makes is on its way while the block gathers.
   __syncthreads();

@@ -82,132 +82,135 @@ struct WarpSequence {
       }
   }
 
-  // O of one head as A fragments. `bias` and `qkv` are the head's parts of the weights in shared memory; bit
-  // t of `valid` says that token t is a key.
-  __device__ __forceinline__ void attend(u32 (&o)[tiles][hs][4], u32 bias, u32 qkv,
+  // O of `P` neighbouring heads as A fragments; several at once give the scheduler independent work. `bias`
+  // and `qkv` are the first head's parts of the weights in shared memory. Bit t of `valid` says that token t
+  // is a key; without Check all slot tokens are.
+  template <int P, bool Check>
+  __device__ __forceinline__ void attend(u32 (*o)[tiles][hs][4], u32 bias, u32 qkv,
                                          const ResidentArguments& args, u32 valid) const {
-    constexpr int rows = 3 * S::head_width;
-    u32 q[tiles][hs][4], k[keys][hs][2], v[tiles][head_n][2];
+    constexpr int rows = 3 * S::head_width, head_bias = rows * 4, head_qkv = S::weights.head_qkv_bytes();
+    u32 q[P][tiles][hs][4], k[P][keys][hs][2], v[P][tiles][head_n][2];
 #pragma unroll
-    for (int s = 0; s < hs; ++s) {
-      float d[tiles][2][4];
-      start<S::q_bias>(d, bias + (16 * s + 2 * c) * 4);
-      project<rows>(d, qkv, 2 * s);
-      if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
+    for (int h = 0; h < P; ++h)
 #pragma unroll
-      for (int t = 0; t < tiles; ++t)
+      for (int s = 0; s < hs; ++s) {
+        float d[tiles][2][4];
+        start<S::q_bias>(d, bias + h * head_bias + (16 * s + 2 * c) * 4);
+        project<rows>(d, qkv + h * head_qkv, 2 * s);
+        if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          q[t][s][i] = Pair<T>::pack(d[t][i / 2][i % 2 * 2], d[t][i / 2][i % 2 * 2 + 1]);
-    }
-#pragma unroll
-    for (int s = 0; s < hs; ++s) {
-      float d[tiles][2][4];
-      start<S::k_bias>(d, bias + (S::head_width + 16 * s + 2 * c) * 4);
-      project<rows>(d, qkv, head_n + 2 * s);
-      if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
-#pragma unroll
-      for (int t = 0; t < keys; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          k[t][s][i] = Pair<T>::pack(d[t / 2][i][t % 2 * 2], d[t / 2][i][t % 2 * 2 + 1]);
-    }
-#pragma unroll
-    for (int s = 0; s < hs; ++s) {
-      float d[keys][4];  // channels 16 s + g, and + 8, of the tokens 8 t + 2c and the next
-      float b[2] = {0, 0};
-      if constexpr (S::v_bias) {
-        b[0] = __uint_as_float(load_shared(bias + (2 * S::head_width + 16 * s + g) * 4));
-        b[1] = __uint_as_float(load_shared(bias + (2 * S::head_width + 16 * s + g + 8) * 4));
-      }
-#pragma unroll
-      for (int t = 0; t < keys; ++t) d[t][0] = d[t][1] = b[0], d[t][2] = d[t][3] = b[1];
-#pragma unroll
-      for (int j = 0; j < steps; ++j) {
-        u32 w[4];
-        load_matrices(w, qkv + (j * (rows / 8) + 2 * head_n + 2 * s) * layout::core_pair_bytes + lane * 16);
-        const u32 a[4] = {w[0], w[2], w[1], w[3]};
-#pragma unroll
-        for (int t = 0; t < keys; ++t) mma<T>(d[t], a, n[t / 2][j][t % 2], n[t / 2][j][t % 2 + 2]);
-      }
-#pragma unroll
-      for (int t = 0; t < keys; ++t) {
-        if constexpr (S::mask) {  // a masked token may hold anything, and zero times that need not be zero
+        for (int t = 0; t < tiles; ++t)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            if (!(valid >> (8 * t + 2 * c + i % 2) & 1)) d[t][i] = 0;
-        }
-        v[t / 2][2 * s][t % 2] = Pair<T>::pack(d[t][0], d[t][1]);
-        v[t / 2][2 * s + 1][t % 2] = Pair<T>::pack(d[t][2], d[t][3]);
+            q[h][t][s][i] = Pair<T>::pack(d[t][i / 2][i % 2 * 2], d[t][i / 2][i % 2 * 2 + 1]);
       }
-    }
 #pragma unroll
-    for (int t = 0; t < tiles; ++t) attend_tile(o[t], q[t], k, v, t, valid, args.length);
+    for (int h = 0; h < P; ++h)
+#pragma unroll
+      for (int s = 0; s < hs; ++s) {
+        float d[tiles][2][4];
+        start<S::k_bias>(d, bias + h * head_bias + (S::head_width + 16 * s + 2 * c) * 4);
+        project<rows>(d, qkv + h * head_qkv, head_n + 2 * s);
+        if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
+#pragma unroll
+        for (int t = 0; t < keys; ++t)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            k[h][t][s][i] = Pair<T>::pack(d[t / 2][i][t % 2 * 2], d[t / 2][i][t % 2 * 2 + 1]);
+      }
+#pragma unroll
+    for (int h = 0; h < P; ++h)
+#pragma unroll
+      for (int s = 0; s < hs; ++s) project_value(v[h], s, bias + h * head_bias, qkv + h * head_qkv, valid);
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) attend_tile<P, Check>(o, q, k, v, t, valid);
   }
 
  private:
-  __device__ __forceinline__ void attend_tile(u32 (&o)[hs][4], const u32 (&q)[hs][4],
-                                              const u32 (&k)[keys][hs][2], const u32 (&v)[tiles][head_n][2],
-                                              int tile, u32 valid, int length) const {
-    float s[keys][4];
-#pragma unroll
-    for (int t = 0; t < keys; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[t][i] = 0;
-#pragma unroll
-      for (int j = 0; j < hs; ++j) mma<T>(s[t], q[j], k[t][j][0], k[t][j][1]);
-    }
-    if (S::mask || S::causal || length < 8 * keys) {
-#pragma unroll
-      for (int t = 0; t < keys; ++t)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = 8 * t + 2 * c + i % 2;
-          const bool seen = (valid >> key & 1) && (!S::causal || key <= 16 * tile + g + i / 2 * 8);
-          if (!seen) s[t][i] = minus_infinity();
-        }
-    }
-    float top[2] = {s[0][0], s[0][2]};
+  // 16 channels of V as B operand of P V: slices 2 s and 2 s + 1 of v.
+  __device__ __forceinline__ void project_value(u32 (&v)[tiles][head_n][2], int s, u32 bias, u32 qkv,
+                                                u32 valid) const {
+    float d[tiles][2][4];
+    start<S::v_bias>(d, bias + (2 * S::head_width + 16 * s + 2 * c) * 4);
+    project<3 * S::head_width>(d, qkv, 2 * head_n + 2 * s);
 #pragma unroll
     for (int t = 0; t < keys; ++t)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) top[i / 2] = fmaxf(top[i / 2], s[t][i]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[half] = quad_max(top[half]);
-      if (S::mask && top[half] == minus_infinity()) top[half] = 0;  // no key: every weight is exp2(-inf) = 0
-    }
-    u32 p[tiles][4];
-#pragma unroll
-    for (int t = 0; t < tiles; ++t)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* e = s[2 * t + i / 2] + i % 2 * 2;
-        p[t][i] = Pair<T>::pack(exp2_approx(e[0] - top[i % 2]), exp2_approx(e[1] - top[i % 2]));
+      for (int i = 0; i < 2; ++i) {
+        float* e = d[t / 2][i] + t % 2 * 2;  // token 8 t + g
+        // A masked token may hold anything, and zero times that need not be zero.
+        if (S::mask && !(valid >> (8 * t + g) & 1)) e[0] = e[1] = 0;
+        v[t / 2][2 * s + i][t % 2] = transpose_matrix(Pair<T>::pack(e[0], e[1]));
       }
-    float sum[4] = {0, 0, 0, 0}, d[head_n][4];  // the sum of the weights as they are used, rounded
+  }
+
+  template <int P, bool Check>
+  __device__ __forceinline__ void attend_tile(u32 (*o)[tiles][hs][4], const u32 (&q)[P][tiles][hs][4],
+                                              const u32 (&k)[P][keys][hs][2],
+                                              const u32 (&v)[P][tiles][head_n][2], int tile,
+                                              u32 valid) const {
+    float s[P][keys][4], top[P][2];
 #pragma unroll
-    for (int i = 0; i < head_n; ++i)
+    for (int h = 0; h < P; ++h)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) d[i][j] = 0;
+      for (int t = 0; t < keys; ++t) {
 #pragma unroll
-    for (int t = 0; t < tiles; ++t) {
-      mma<T>(sum, p[t], Pair<T>::ones, Pair<T>::ones);
+        for (int i = 0; i < 4; ++i) s[h][t][i] = 0;
 #pragma unroll
-      for (int i = 0; i < head_n; ++i) mma<T>(d[i], p[t], v[t][i][0], v[t][i][1]);
+        for (int j = 0; j < hs; ++j) mma<T>(s[h][t], q[h][tile][j], k[h][t][j][0], k[h][t][j][1]);
+        if constexpr (Check) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int key = 8 * t + 2 * c + i % 2;
+            const bool seen = (valid >> key & 1) && (!S::causal || key <= 16 * tile + g + i / 2 * 8);
+            if (!seen) s[h][t][i] = minus_infinity();
+          }
+        }
+      }
+#pragma unroll
+    for (int h = 0; h < P; ++h)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float m = fmaxf(s[h][0][2 * half], s[h][0][2 * half + 1]);
+#pragma unroll
+        for (int t = 1; t < keys; ++t) m = fmaxf(m, fmaxf(s[h][t][2 * half], s[h][t][2 * half + 1]));
+        m = quad_max(m);
+        top[h][half] = S::mask && m == minus_infinity() ? 0 : m;  // no key: every weight is exp2(-inf) = 0
+      }
+#pragma unroll
+    for (int h = 0; h < P; ++h) {
+      u32 p[tiles][4];
+#pragma unroll
+      for (int t = 0; t < tiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* e = s[h][2 * t + i / 2] + i % 2 * 2;
+          p[t][i] = Pair<T>::pack(exp2_approx(e[0] - top[h][i % 2]), exp2_approx(e[1] - top[h][i % 2]));
+        }
+      float sum[4] = {0, 0, 0, 0}, d[head_n][4];  // the sum of the weights as they are used, rounded
+#pragma unroll
+      for (int i = 0; i < head_n; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) d[i][j] = 0;
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) {
+        mma<T>(sum, p[t], Pair<T>::ones, Pair<T>::ones);
+#pragma unroll
+        for (int i = 0; i < head_n; ++i) mma<T>(d[i], p[t], v[h][t][i][0], v[h][t][i][1]);
+      }
+      float inverse[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        inverse[half] = reciprocal_approx(sum[2 * half]);
+        if (S::mask && sum[2 * half] == 0) inverse[half] = 0;
+      }
+#pragma unroll
+      for (int j = 0; j < hs; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          o[h][tile][j][i] = Pair<T>::pack(d[2 * j + i / 2][i % 2 * 2] * inverse[i % 2],
+                                           d[2 * j + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
     }
-    float inverse[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      inverse[half] = reciprocal_approx(sum[2 * half]);
-      if (S::mask && sum[2 * half] == 0) inverse[half] = 0;
-    }
-#pragma unroll
-    for (int j = 0; j < hs; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        o[j][i] = Pair<T>::pack(d[2 * j + i / 2][i % 2 * 2] * inverse[i % 2],
-                                d[2 * j + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
   }
 };
 

@@ -36,14 +36,15 @@ std::string kernel_expression(const Problem& p, const Variant& v) {
 
 void finish(const Problem& p, Variant& v) {
   const layout::AttentionWeights w = p.weights();
-  const int sequence_bytes = v.tiles * 16 * p.dim * 2;
+  const int sequence_bytes = v.tiles * 16 * p.dim * 2,
+            output_bytes = v.tiles * 16 * p.heads * w.head_width() * 2;
   switch (v.kind) {
     case Variant::Kind::many:
-      v.shared_bytes = w.bytes() + v.warps * 2 * sequence_bytes;
+      v.shared_bytes = w.bytes() + v.warps * (2 * sequence_bytes + output_bytes);
       v.sequences_per_block = v.warps;
       break;
     case Variant::Kind::few:
-      v.shared_bytes = w.bytes() + v.tiles * 16 * p.heads * w.head_width() * 2;
+      v.shared_bytes = w.bytes() + output_bytes;
       v.sequences_per_block = 1;
       break;
     case Variant::Kind::block: {
