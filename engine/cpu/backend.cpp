@@ -233,12 +233,8 @@ class CpuBackend final : public plan::Backend {
 }  // namespace
 
 std::span<const CpuImplementation* const> implementations() {
-#if WARPWEAVE_CPU_FUSED
   static const std::array<const CpuImplementation*, 2> list{&fused_implementation(),
                                                             &reference_implementation()};
-#else
-  static const std::array<const CpuImplementation*, 1> list{&reference_implementation()};
-#endif
   return list;
 }
 
