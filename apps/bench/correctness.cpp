@@ -8,7 +8,7 @@
 namespace warpweave::bench {
 namespace {
 
-constexpr std::int64_t kSlab = 8;  // rows or columns
+constexpr std::int64_t kSlab = 4;  // rows or columns
 
 bool takes(const Model& model, const Shape& shape) {
   try {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <limits>
 #include <map>
 
@@ -36,10 +37,8 @@ struct Contestant {
   Session session;
 };
 
-void poison(Tensor& y) {
-  const auto values = y.values<float>();
-  std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
-}
+// All bits set is a NaN in every floating type.
+void poison(Tensor& y) { std::memset(y.data(), 0xff, y.bytes()); }
 
 }  // namespace
 
@@ -49,12 +48,12 @@ double Measurement::median() const {
 }
 
 std::vector<Measurement> measure(const std::string& name, const Model& model, const Shape& shape,
-                                 const EngineOptions& options, const std::vector<std::string>& plans,
-                                 const Protocol& protocol) {
+                                 const EngineOptions& options, DType output,
+                                 const std::vector<std::string>& plans, const Protocol& protocol) {
   const GridShape in = {shape.batch, shape.rows, shape.columns, model.input_channels()};
   const GridShape out = model.output_shape(shape);
   const Tensor x = random_grid(in, 0);
-  Tensor y(DType::f32, {out.batch, out.rows, out.columns, out.channels});
+  Tensor y(output, {out.batch, out.rows, out.columns, out.channels});
 
   std::vector<Measurement> results;
   std::vector<Contestant> contestants;
@@ -87,7 +86,7 @@ std::vector<Measurement> measure(const std::string& name, const Model& model, co
     session.run_host(view(x), view(y));
     if (m.wrong()) {
       m.failure = fmt::format("WRONG: error {:.1e} is past {:.1e}", m.error, m.error_limit);
-    } else if (!all_finite(y)) {
+    } else if (!all_finite(y.to(DType::f32))) {
       m.failure = "WRONG: the output holds numbers that are not finite";
       m.error = std::numeric_limits<double>::quiet_NaN();
     }

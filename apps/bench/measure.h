@@ -29,10 +29,11 @@ struct Measurement {
   bool wrong() const noexcept { return !(error <= error_limit); }
 };
 
-// Measures the model under every one of `plans`; options.plan is ignored. A plan that declines every layer,
-// and one that gives wrong or non-finite results, is not timed and says so in `failure`.
+// Measures the model under every one of `plans`, from a float32 grid to one of type `output`; options.plan is
+// ignored. A plan that declines every layer, and one that gives wrong or non-finite results, is not timed and
+// says so in `failure`.
 std::vector<Measurement> measure(const std::string& name, const Model& model, const Shape& shape,
-                                 const EngineOptions& options, const std::vector<std::string>& plans,
-                                 const Protocol& protocol);
+                                 const EngineOptions& options, DType output,
+                                 const std::vector<std::string>& plans, const Protocol& protocol);
 
 }  // namespace warpweave::bench

@@ -45,6 +45,7 @@ struct BenchCommand {
     if (!(protocol.seconds >= 0 && protocol.seconds <= 3600))
       refuse("--seconds: is not a time from 0 to 3600");
     (void)engine_options(common);
+    (void)output_type(common);
   }
 
   // Both return false when a result was wrong.
@@ -89,7 +90,8 @@ struct BenchCommand {
     bool right = true;
     EngineOptions options = engine_options(common);
     options.device = device_;
-    for (bench::Measurement& m : bench::measure(name, model, wanted, options, plans_, protocol)) {
+    for (bench::Measurement& m :
+         bench::measure(name, model, wanted, options, output_type(common), plans_, protocol)) {
       fmt::print("{}", bench::table_line(m, std::max<std::size_t>(width, 4)));
       right = right && !m.wrong();
       all.push_back(std::move(m));

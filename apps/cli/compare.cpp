@@ -42,9 +42,10 @@ struct CompareCommand {
     if (!(tolerance >= 0)) {
       throw Error(ErrorCode::input, fmt::format("--tolerance: {} is not a number of at least 0", tolerance));
     }
-    const bool fp64 = engine_options(common).precision == Precision::fp64;
+    const bool widest = common.output_dtype.empty() && engine_options(common).precision == Precision::fp64;
+    const DType type = widest ? DType::f64 : output_type(common);
     const Tensor expected = load_grid(expect);
-    const Tensor y = evaluate(files, common, fp64 ? DType::f64 : DType::f32);
+    const Tensor y = evaluate(files, common, type);
     if (y.shape() != expected.shape()) {
       throw Error(ErrorCode::input, fmt::format("{}: the shape is {}, but the model's output is {}", expect,
                                                 to_string(expected.grid()), to_string(y.grid())));

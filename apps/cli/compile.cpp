@@ -27,6 +27,7 @@ struct CompileCommand {
 
   int operator()() const {
     const EngineOptions options = engine_options(common);
+    (void)output_type(common);
     const Shape wanted = parse_shape(shape);
     (void)cuda::parse_architecture(arch);
     const graph::Graph graph = graph::load_graph(config);

@@ -20,7 +20,7 @@ namespace {
 
 using denoiser::Picture;
 
-constexpr double kTrainedLow = 5, kTrainedHigh = 50;  // noise levels that the model has seen
+constexpr double kTrainedLow = 4, kTrainedHigh = 52;  // noise levels that the model has seen
 
 std::string decibels(double psnr) { return std::isinf(psnr) ? "identical" : fmt::format("{:.2f} dB", psnr); }
 
@@ -70,6 +70,7 @@ struct DenoiseCommand {
                   "--config and --weights: give both, or none for the model that comes along");
     }
     (void)engine_options(common);
+    (void)output_type(common);
   }
 
   Picture read(const std::string& path) const {

@@ -17,7 +17,7 @@ namespace {
 std::string shape_text(const Tensor& t) { return fmt::format("[{}]", fmt::join(t.shape(), ", ")); }
 
 Tensor load_mask(const std::string& path, const GridShape& grid) {
-  Tensor mask = load_tensor(path, "mask");
+  Tensor mask = load_tensor(path);
   if (mask.dtype() != DType::u8 && mask.dtype() != DType::boolean) {
     refuse(path, fmt::format("a mask is uint8 or bool, not {}", to_string(mask.dtype())));
   }

@@ -137,6 +137,7 @@ struct InspectCommand {
 
   int operator()() const {
     (void)engine_options(common);  // bad usage comes first
+    (void)output_type(common);
     const Shape wanted = shape.empty() ? Shape{} : parse_shape(shape);
     const graph::Graph graph = graph::load_graph(config);
     std::unique_ptr<const SafetensorsFile> file;

@@ -39,6 +39,11 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
       .add_option("--workspace", o.workspace,
                   "most bytes beside weights, input and output, like 512M or 2GiB")
       ->group(group);
+  command
+      .add_option(
+          "--output-dtype", o.output_dtype,
+          "type of the output grid: float32, float16, bfloat16; float64 with --precision fp64 (float32)")
+      ->group(group);
   command.add_flag("--allow-unused", o.allow_unused, "weights that no layer takes are no error")
       ->group(group);
   command.add_flag("--quiet", o.quiet, "no notices and no progress on standard error")->group(group);
@@ -113,12 +118,14 @@ std::int64_t parse_size(const std::string& text) {
   return static_cast<std::int64_t>(bytes);
 }
 
-DType parse_output_dtype(const std::string& text, Precision precision) {
-  const DType type = parse_named("--output-dtype", text, [](const std::string& s) { return parse_dtype(s); });
+DType output_type(const CommonOptions& o) {
+  if (o.output_dtype.empty()) return DType::f32;
+  const DType type =
+      parse_named("--output-dtype", o.output_dtype, [](const std::string& s) { return parse_dtype(s); });
   if (type == DType::u8 || type == DType::boolean)
-    bad_value("--output-dtype", text, "is not a floating type");
-  if (type == DType::f64 && precision != Precision::fp64)
-    bad_value("--output-dtype", text, "needs --precision fp64");
+    bad_value("--output-dtype", o.output_dtype, "is not a floating type");
+  if (type == DType::f64 && engine_options(o).precision != Precision::fp64)
+    bad_value("--output-dtype", o.output_dtype, "needs --precision fp64");
   return type;
 }
 

@@ -19,11 +19,13 @@ struct CommonOptions {
   bool strict = false;
   int threads = 0;
   std::string workspace;
+  std::string output_dtype;  // empty where none was given
   bool allow_unused = false;
   bool quiet = false;
 };
 
-// --device, --precision, --plan, --strict, --threads, --workspace, --allow-unused, --quiet, --version.
+// --device, --precision, --plan, --strict, --threads, --workspace, --output-dtype,
+// --allow-unused, --quiet, --version.
 void add_common_options(CLI::App& command, CommonOptions& options);
 
 EngineOptions engine_options(const CommonOptions& options);
@@ -39,7 +41,7 @@ Shape parse_shape(const std::string& text);
 // 1000.
 std::int64_t parse_size(const std::string& text);
 
-// --output-dtype: float32, float16, bfloat16, and float64 for precision fp64.
-DType parse_output_dtype(const std::string& text, Precision precision);
+// --output-dtype: float32 unless another was given; float16, bfloat16, and float64 for precision fp64.
+DType output_type(const CommonOptions& options);
 
 }  // namespace warpweave::cli

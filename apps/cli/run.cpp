@@ -12,10 +12,9 @@ struct RunCommand {
   CommonOptions common;
   EvaluationFiles files;
   std::string output;
-  std::string output_dtype = "float32";
 
   int operator()() const {
-    const DType type = parse_output_dtype(output_dtype, engine_options(common).precision);
+    const DType type = output_type(common);
     check_output(output, {".npy", ".safetensors"});
     if (type == DType::bf16 && output.ends_with(".npy")) {
       throw Error(ErrorCode::input,
@@ -35,9 +34,6 @@ Command add_run(CLI::App& app) {
   command
       ->add_option("--output", options->output, "result, .npy or .safetensors (tensor x); may be the input")
       ->required();
-  command->add_option(
-      "--output-dtype", options->output_dtype,
-      "float32, float16, bfloat16 (.safetensors only); float64 with --precision fp64 (float32)");
   add_common_options(*command, options->common);
   return {command, [options] { return (*options)(); }};
 }

@@ -37,7 +37,7 @@ TEST(Usage, EveryCommandHasHelp) {
     EXPECT_EQ(o.status, 0);
     EXPECT_THAT(o.err, IsEmpty());
     for (const char* option : {"--device", "--precision", "--plan", "--strict", "--threads", "--workspace",
-                               "--allow-unused", "--quiet", "--version", "--help"})
+                               "--output-dtype", "--allow-unused", "--quiet", "--version", "--help"})
       EXPECT_THAT(o.out, HasSubstr(option));
   }
   EXPECT_THAT(warpweave({"run", "--help"}).out, HasSubstr("--output-dtype"));
