@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """PyTorch's own error on every case of cases.py, in each precision, against float64: the yardstick of the limits.
 
-    python3 tests/reference/torch_errors.py             (PyTorch and NumPy; under a minute, on a GPU where there is one)
+    python3 tests/reference/torch_errors.py [FILE]      (PyTorch and NumPy; under a minute, on a GPU where there is one)
 
-Writes tests/accuracy/torch_errors.json: case -> {"fp32", "tf32", "bf16", "fp16"} -> ||y - y64|| / norm, the norm
+Writes FILE (tests/accuracy/torch_errors.json): case -> {"fp32", "tf32", "bf16", "fp16"} -> ||y - y64|| / norm, the norm
 being ||y64 - x|| or ||y64|| as the case says. Modules and input are converted to the precision's type as a user
 does with module.to(dtype); tf32 is PyTorch's switch for matrix products, which exists on a GPU only.
 """
@@ -11,6 +11,7 @@ does with module.to(dtype); tf32 is PyTorch's switch for matrix products, which 
 import json
 import math
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -136,7 +137,8 @@ def main():
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     header = json.dumps({"torch": torch.__version__, "device": device})[1:-1]
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(found)}" for name, found in errors.items())
-    path = pathlib.Path(__file__).resolve().parent.parent / "accuracy" / "torch_errors.json"
+    default = pathlib.Path(__file__).resolve().parent.parent / "accuracy" / "torch_errors.json"
+    path = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
     path.write_text("{" + header + ', "errors": {\n' + lines + "\n}}\n")
 
 
