@@ -226,7 +226,8 @@ SafetensorsHeader parse_header_json(std::string_view text) {
     throw HeaderFault(fmt::format("the header starts with {}, expected '{{'", in_quotes(text.substr(0, 1))));
   // The parser takes a NUL for the end of its input and would ignore what follows.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos)
-    throw HeaderFault(fmt::format("the header is not valid JSON in UTF-8 at its byte {}: a NUL byte", nul + 1));
+    throw HeaderFault(
+        fmt::format("the header is not valid JSON in UTF-8 at its byte {}: a NUL byte", nul + 1));
   HeaderReader reader;
   json::sax_parse(text.begin(), text.end(), &reader, json::input_format_t::json, /*strict=*/true);
   return reader.take();

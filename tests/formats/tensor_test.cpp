@@ -18,6 +18,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// GCC tells by macros, Clang by a feature test.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+constexpr bool kSanitized = false;
+#endif
+
 // The 16-bit formats by their definition: sign, `exponent` bits, `mantissa` bits.
 struct Format {
   int exponent, mantissa;
@@ -150,9 +159,7 @@ TEST(Tensor, RefusesImpossibleShapes) {
 }
 
 TEST(Tensor, RefusedMemoryIsADeviceError) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer's allocator stops the program";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's allocator stops the program";
   const auto action = [] { Tensor(DType::u8, {std::int64_t{1} << 60}); };  // more than an address space
   EXPECT_THAT(error_of(action, ErrorCode::device), HasSubstr("out of memory: 1152921504606846976 bytes"));
 }
