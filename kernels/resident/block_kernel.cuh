@@ -52,9 +52,6 @@ struct BlockSequences {
   static constexpr bool send_ahead = wgmma_scores && whole_head && tiles == 1 && S::warps <= 8;
   // The residual is loaded before the output product, where registers allow.
   static constexpr bool early_residual = S::warps <= 8 && tiles == 1 && (out_n * 4 + 2 * S::groups) <= 192;
-  // O of all heads stays in registers, the loop over heads being unrolled; else it goes through local memory.
-  static constexpr bool keep_heads = S::heads <= 4 && S::warps <= 8 && S::heads * tiles * hs * 4 <= 64;
-
   const ResidentArguments& args;
   u32 base;  // of shared memory
   int lane, warp, g, c;
@@ -325,13 +322,14 @@ struct BlockSequences {
     }
   }
 
-  // Running softmax of a tile: sums of weights (columns 0 and 2 of a product by ones), largest scores.
+  // Running softmax of a tile: this lane's share of the sums of weights, and the largest scores.
   struct Softmax {
-    float sum[4], top[2];
+    float sum[2], top[2];
   };
 
   // Scores s of keys from .. from + chunk - 1 of the sequence that begins at token `first` become weights p;
-  // o is rescaled.
+  // o is rescaled where a maximum moves. Without Max the largest score is not subtracted.
+  template <bool Max>
   __device__ __forceinline__ void weigh(float (&s)[chunk / 8][4], u32 (&p)[chunk / 16][4],
                                         float (&o)[head_n][4], Softmax& running, int first, int from,
                                         int row) const {
@@ -347,40 +345,47 @@ struct BlockSequences {
         }
       }
     }
-    float shift[2];
+    if constexpr (Max) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float m = running.top[half];
+      for (int half = 0; half < 2; ++half) {
+        float m = running.top[half];
 #pragma unroll
-      for (int i = 0; i < chunk / 8; ++i) m = fmaxf(m, fmaxf(s[i][2 * half], s[i][2 * half + 1]));
-      m = quad_max(m);
-      shift[half] = S::mask && m == minus_infinity() ? 0 : m;  // no key yet: every weight is exp2(-inf) = 0
-      // Most maxima stay after the first chunks; scaling by one would change no bits.
-      if (S::slot > chunk && __any_sync(0xffffffffu, m != running.top[half])) {
-        const float scale = exp2_approx(running.top[half] - shift[half]);
-        running.sum[2 * half] *= scale;
+        for (int i = 0; i < chunk / 8; ++i) m = fmaxf(m, fmaxf(s[i][2 * half], s[i][2 * half + 1]));
+        m = quad_max(m);
+        const float shift =
+            S::mask && m == minus_infinity() ? 0 : m;  // no key yet: every weight is exp2(-inf) = 0
+        if (S::slot > chunk) {
+          const float scale = exp2_approx(running.top[half] - shift);
+          running.sum[half] *= scale;
 #pragma unroll
-        for (int i = 0; i < head_n; ++i) o[i][2 * half] *= scale, o[i][2 * half + 1] *= scale;
+          for (int i = 0; i < head_n; ++i) o[i][2 * half] *= scale, o[i][2 * half + 1] *= scale;
+        }
+        running.top[half] = m;
+#pragma unroll
+        for (int i = 0; i < chunk / 8; ++i) s[i][2 * half] -= shift, s[i][2 * half + 1] -= shift;
       }
-      running.top[half] = m;
     }
+    float sum[2][2] = {{0, 0}, {0, 0}};
 #pragma unroll
-    for (int i = 0; i < chunk / 16; ++i) {
+    for (int i = 0; i < chunk / 16; ++i)
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float* e = s[2 * i + j / 2] + j % 2 * 2;
-        p[i][j] = Pair<T>::pack(exp2_approx(e[0] - shift[j % 2]), exp2_approx(e[1] - shift[j % 2]));
+        const float a = exp2_approx(e[0]), b = exp2_approx(e[1]);
+        sum[j % 2][0] += a, sum[j % 2][1] += b;
+        p[i][j] = Pair<T>::pack(a, b);
       }
-      mma<T>(running.sum, p[i], Pair<T>::ones, Pair<T>::ones);
-    }
+    running.sum[0] += sum[0][0] + sum[0][1];
+    running.sum[1] += sum[1][0] + sum[1][1];
   }
 
-  // O of all tiles, in place of their Q. Tiles take turns: while one is weighed, products of the others are
-  // under way. Where Ahead, the product of the next head's Q, K and V into `next` is sent for behind the
-  // first scores.
-  template <bool Ahead>
-  __device__ __forceinline__ void attend(u32 (&q)[tiles][hs][4], int head, float (*next)[4],
-                                         u32 next_matrix) const {
+  // O of all tiles, divided by the sum of weights. Tiles take turns: while one is weighed, products of the
+  // others are under way. Where Ahead, the product of the next head's Q, K and V into `next` is sent for
+  // behind the first scores. Without Max, returns whether sums of weights stayed in range for all that must
+  // decide together.
+  template <bool Ahead, bool Max>
+  __device__ __forceinline__ bool attend(u32 (&result)[tiles][hs][4], const u32 (&q)[tiles][hs][4], int head,
+                                         float (*next)[4], u32 next_matrix) const {
     float o[tiles][head_n][4];
     Softmax running[tiles];
     int end = Check ? args.length : S::slot;
@@ -396,7 +401,7 @@ struct BlockSequences {
       for (int i = 0; i < head_n; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j) o[t][i][j] = 0;
-      running[t] = {{0, 0, 0, 0}, {minus_infinity(), minus_infinity()}};
+      running[t] = {{0, 0}, {minus_infinity(), minus_infinity()}};
     }
 #pragma unroll 1
     for (int from = 0; from < (S::slot == chunk ? 1 : end); from += chunk) {
@@ -413,26 +418,50 @@ struct BlockSequences {
       for (int t = 0; t < tiles; ++t) {
         const int token = tile_token(t), first = token / S::slot * S::slot;
         wait<tiles - 1 + Ahead, wgmma_scores>();
-        weigh(s[t], p[t], o[t], running[t], first, from, token - first + g);
+        weigh<Max>(s[t], p[t], o[t], running[t], first, from, token - first + g);
         multiply_all<S::head_width, chunk / 16, head_n * layout::core_pair_bytes, wgmma_scores, true>(
             o[t], p[t], base + plan.value(head) + (first + from) / 16 * head_n * layout::core_pair_bytes);
       }
       wait<0, wgmma_scores>();
     }
+    bool fine = true;
+#pragma unroll
+    for (int t = 0; t < tiles; ++t)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        running[t].sum[half] = quad_sum(running[t].sum[half]);
+        fine = fine && sum_in_range<T>(running[t].sum[half]);
+      }
 #pragma unroll
     for (int t = 0; t < tiles; ++t) {
       float inverse[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        inverse[half] = reciprocal_approx(running[t].sum[2 * half]);
-        if (S::mask && running[t].sum[2 * half] == 0) inverse[half] = 0;
+        inverse[half] = reciprocal_approx(running[t].sum[half]);
+        if (S::mask && running[t].sum[half] == 0) inverse[half] = 0;
       }
 #pragma unroll
       for (int s = 0; s < hs; ++s)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          q[t][s][i] = Pair<T>::pack(o[t][2 * s + i / 2][i % 2 * 2] * inverse[i % 2],
-                                     o[t][2 * s + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
+          result[t][s][i] = Pair<T>::pack(o[t][2 * s + i / 2][i % 2 * 2] * inverse[i % 2],
+                                          o[t][2 * s + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
+    }
+    if constexpr (Max) return true;
+    if constexpr (wgmma_scores) return !named_barrier_any(1 + warp / 4, 128, !fine);
+    return __all_sync(0xffffffffu, fine);
+  }
+
+  // The same with the maximum where it is needed: always where a row may have no key, else when sums left the
+  // range.
+  template <bool Ahead>
+  __device__ __forceinline__ void attend_safely(u32 (&result)[tiles][hs][4], const u32 (&q)[tiles][hs][4],
+                                                int head, float (*next)[4], u32 next_matrix) const {
+    if constexpr (S::mask) {
+      attend<Ahead, true>(result, q, head, next, next_matrix);
+    } else {
+      if (!attend<Ahead, false>(result, q, head, next, next_matrix))
+        attend<false, true>(result, q, head, nullptr, 0);
     }
   }
 
@@ -499,12 +528,13 @@ struct BlockSequences {
       } else {
         meet();
       }
-      u32 o[S::heads][tiles][hs][4];
+      u32 o[S::heads][tiles][hs]
+           [4];  // indexed at run time: in local memory, which is less than more registers
       float ahead[send_ahead ? qkv_n : 1][4];
       if constexpr (send_ahead) start_head(ahead, 0, 0, ring.acquire(item));
-#pragma unroll(keep_heads ? S::heads : 1)
+#pragma unroll 1
       for (int h = 0; h < S::heads; ++h, ++item) {
-        u32 q[tiles][hs][4];
+        u32 q[tiles][hs][4], result[tiles][hs][4];
         if constexpr (send_ahead) {
           wait<0, true>();
           ring.release(item);
@@ -512,18 +542,18 @@ struct BlockSequences {
           publish();
           meet();  // also: K and V of the head before the last are read
           if (h + 1 < S::heads)
-            attend<true>(q, h, ahead, ring.acquire(item + 1));
+            attend_safely<true>(result, q, h, ahead, ring.acquire(item + 1));
           else
-            attend<false>(q, h, nullptr, 0);
+            attend_safely<false>(result, q, h, nullptr, 0);
         } else {
           const u32 matrix = ring.acquire(item);
           project_head(q, h, matrix);
           ring.release(item);
           publish();
           meet();
-          attend<false>(q, h, nullptr, 0);
+          attend_safely<false>(result, q, h, nullptr, 0);
         }
-        copy_heads(o[h], q);
+        copy_heads(o[h], result);
       }
       float y[tiles][out_n][4];
 #pragma unroll
@@ -536,7 +566,7 @@ struct BlockSequences {
       }
       u32 a[tiles][hs][4];
       copy_heads(a, o[0]);
-#pragma unroll(keep_heads ? S::heads : 1)
+#pragma unroll 1
       for (int h = 0; h < S::heads; ++h, ++item) {
         u32 next[tiles][hs][4];  // loaded while the product is under way
         copy_heads(next, o[min(h + 1, S::heads - 1)]);

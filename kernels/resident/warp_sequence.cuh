@@ -122,8 +122,24 @@ struct WarpSequence {
     for (int h = 0; h < P; ++h)
 #pragma unroll
       for (int s = 0; s < hs; ++s) project_value(v[h], s, bias + h * head_bias, qkv + h * head_qkv, valid);
+    u32 p[tiles][P][tiles][4];
+    float sum[tiles][P][4];
 #pragma unroll
-    for (int t = 0; t < tiles; ++t) attend_tile<P, Check>(o, q, k, v, t, valid);
+    for (int t = 0; t < tiles; ++t) weigh<P, Check, S::mask>(p[t], sum[t], q, k, t, valid);
+    if constexpr (!S::mask) {
+      bool fine = true;
+#pragma unroll
+      for (int t = 0; t < tiles; ++t)
+#pragma unroll
+        for (int h = 0; h < P; ++h)
+          fine = fine && sum_in_range<T>(sum[t][h][0]) && sum_in_range<T>(sum[t][h][2]);
+      if (!__all_sync(0xffffffffu, fine)) {
+#pragma unroll
+        for (int t = 0; t < tiles; ++t) weigh<P, Check, true>(p[t], sum[t], q, k, t, valid);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) attend_tile<P>(o, p[t], sum[t], v, t);
   }
 
  private:
@@ -144,11 +160,12 @@ struct WarpSequence {
       }
   }
 
-  template <int P, bool Check>
-  __device__ __forceinline__ void attend_tile(u32 (*o)[tiles][hs][4], const u32 (&q)[P][tiles][hs][4],
-                                              const u32 (&k)[P][keys][hs][2],
-                                              const u32 (&v)[P][tiles][head_n][2], int tile,
-                                              u32 valid) const {
+  // Weights of a tile's queries, and their sums (columns 0 and 2 of a product by ones, so of the weights as
+  // they are used, rounded). Without Max the largest score is not subtracted.
+  template <int P, bool Check, bool Max>
+  __device__ __forceinline__ void weigh(u32 (&p)[P][tiles][4], float (&sum)[P][4],
+                                        const u32 (&q)[P][tiles][hs][4], const u32 (&k)[P][keys][hs][2],
+                                        int tile, u32 valid) const {
     float s[P][keys][4], top[P][2];
 #pragma unroll
     for (int h = 0; h < P; ++h)
@@ -167,42 +184,57 @@ struct WarpSequence {
           }
         }
       }
+    if constexpr (Max) {
 #pragma unroll
-    for (int h = 0; h < P; ++h)
+      for (int h = 0; h < P; ++h)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float m = fmaxf(s[h][0][2 * half], s[h][0][2 * half + 1]);
+        for (int half = 0; half < 2; ++half) {
+          float m = fmaxf(s[h][0][2 * half], s[h][0][2 * half + 1]);
 #pragma unroll
-        for (int t = 1; t < keys; ++t) m = fmaxf(m, fmaxf(s[h][t][2 * half], s[h][t][2 * half + 1]));
-        m = quad_max(m);
-        top[h][half] = S::mask && m == minus_infinity() ? 0 : m;  // no key: every weight is exp2(-inf) = 0
-      }
+          for (int t = 1; t < keys; ++t) m = fmaxf(m, fmaxf(s[h][t][2 * half], s[h][t][2 * half + 1]));
+          m = quad_max(m);
+          top[h][half] = S::mask && m == minus_infinity() ? 0 : m;  // no key: every weight is exp2(-inf) = 0
+        }
+    }
 #pragma unroll
     for (int h = 0; h < P; ++h) {
-      u32 p[tiles][4];
 #pragma unroll
-      for (int t = 0; t < tiles; ++t)
+      for (int i = 0; i < 4; ++i) sum[h][i] = 0;
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* e = s[h][2 * t + i / 2] + i % 2 * 2;
-          p[t][i] = Pair<T>::pack(exp2_approx(e[0] - top[h][i % 2]), exp2_approx(e[1] - top[h][i % 2]));
+          if constexpr (Max)
+            p[h][t][i] = Pair<T>::pack(exp2_approx(e[0] - top[h][i % 2]), exp2_approx(e[1] - top[h][i % 2]));
+          else
+            p[h][t][i] = Pair<T>::pack(exp2_approx(e[0]), exp2_approx(e[1]));
         }
-      float sum[4] = {0, 0, 0, 0}, d[head_n][4];  // the sum of the weights as they are used, rounded
+        mma<T>(sum[h], p[h][t], Pair<T>::ones, Pair<T>::ones);
+      }
+    }
+  }
+
+  template <int P>
+  __device__ __forceinline__ void attend_tile(u32 (*o)[tiles][hs][4], const u32 (&p)[P][tiles][4],
+                                              const float (&sum)[P][4], const u32 (&v)[P][tiles][head_n][2],
+                                              int tile) const {
+#pragma unroll
+    for (int h = 0; h < P; ++h) {
+      float d[head_n][4];
 #pragma unroll
       for (int i = 0; i < head_n; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j) d[i][j] = 0;
 #pragma unroll
-      for (int t = 0; t < tiles; ++t) {
-        mma<T>(sum, p[t], Pair<T>::ones, Pair<T>::ones);
+      for (int t = 0; t < tiles; ++t)
 #pragma unroll
-        for (int i = 0; i < head_n; ++i) mma<T>(d[i], p[t], v[h][t][i][0], v[h][t][i][1]);
-      }
+        for (int i = 0; i < head_n; ++i) mma<T>(d[i], p[h][t], v[h][t][i][0], v[h][t][i][1]);
       float inverse[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        inverse[half] = reciprocal_approx(sum[2 * half]);
-        if (S::mask && sum[2 * half] == 0) inverse[half] = 0;
+        inverse[half] = reciprocal_approx(sum[h][2 * half]);
+        if (S::mask && sum[h][2 * half] == 0) inverse[half] = 0;
       }
 #pragma unroll
       for (int j = 0; j < hs; ++j)
