@@ -43,10 +43,10 @@ class Fused final : public CpuImplementation {
     const plan::LayerProblem& problem = rest.front();
     if (!maker_for(*problem.layer))
       return plan::Claim::decline("layer type " + std::string(problem.layer->type()));
-    // Seconds on one core: 1e11 operations and 1e10 bytes in each.
-    const double bytes = 4.0 * static_cast<double>(problem.input.cells() * problem.input.channels +
-                                                   problem.output.cells() * problem.output.channels);
-    return plan::Claim::accept(problem.layer->flops(problem.input) / 1e11 + bytes / 1e10);
+    // Seconds on one core of a few years ago. Memory is left out: every implementation reads and writes the
+    // grid.
+    constexpr double kFlopsPerSecond = 1e11, kOverhead = 1e-7;
+    return plan::Claim::accept(kOverhead + problem.layer->flops(problem.input) / kFlopsPerSecond);
   }
 
   std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,

@@ -13,7 +13,7 @@ namespace warpweave::cpu::fused::WARPWEAVE_ISA {
 
 constexpr int kPanel = kTileVectors * kLanes;  // columns of a panel of B
 // Chains longer than this are cut and their sums added: rounding errors grow with the length of a chain.
-constexpr std::int64_t kChain = 256;
+constexpr std::int64_t kChain = 128;
 
 struct RowMajor {  // A[i][k]
   const float* p;
