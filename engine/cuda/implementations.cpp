@@ -1,9 +1,10 @@
-// The implementations of the GPU that are made of a family's operations.
+// The implementations of the GPU, and how a family's operations make one.
 #include <algorithm>
 
 #include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
 #include "cuda/reference/family.h"
+#include "cuda/resident/implementation.h"
 #include "cuda/step.h"
 #include "warpweave/error.h"
 
@@ -50,6 +51,7 @@ class FamilyImplementation final : public CudaImplementation {
 
 std::vector<std::unique_ptr<const CudaImplementation>> make_implementations(const std::string& blas_missing) {
   std::vector<std::unique_ptr<const CudaImplementation>> list;
+  list.push_back(resident::make_resident());
   list.push_back(std::make_unique<FamilyImplementation>(make_composed_family(blas_missing)));
   list.push_back(std::make_unique<FamilyImplementation>(make_reference_family()));
   return list;
