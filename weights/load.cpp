@@ -6,6 +6,7 @@
 #include <set>
 
 #include "graph/text.h"
+#include "io/file.h"
 #include "io/text.h"
 #include "numeric/shape_text.h"
 #include "weights/finite.h"
@@ -169,10 +170,7 @@ Tensor convert(const SafetensorsFile& file, const Source& source, Findings& faul
   return result;
 }
 
-}  // namespace
-
-std::vector<LayerWeights> load_weights(const graph::Graph& graph, const std::string& file,
-                                       bool allow_unused) {
+std::vector<LayerWeights> load_all(const graph::Graph& graph, const std::string& file, bool allow_unused) {
   const SafetensorsFile weights(file);
   Resolver resolver(weights, graph);
   const std::vector<Source> sources = resolver.resolve(allow_unused);
@@ -186,6 +184,13 @@ std::vector<LayerWeights> load_weights(const graph::Graph& graph, const std::str
     all[source.node].set(source.spec.name, convert(weights, source, faults));
   if (!faults.empty()) throw file_error(file, fmt::format("weights must be finite: {}", faults.text()));
   return all;
+}
+
+}  // namespace
+
+std::vector<LayerWeights> load_weights(const graph::Graph& graph, const std::string& file,
+                                       bool allow_unused) {
+  return with_memory_errors(file, [&] { return load_all(graph, file, allow_unused); });
 }
 
 }  // namespace warpweave::weights

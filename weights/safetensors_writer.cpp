@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "io/atomic_file.h"
-#include "io/text.h"
+#include "numeric/shape_text.h"
 #include "weights/safetensors.h"
 
 namespace warpweave::weights {
@@ -16,18 +16,31 @@ namespace {
 
 using List = std::vector<std::pair<std::string, const Tensor*>>;
 
+// In quotes, with escapes. Only strings are left to the JSON library: where memory is refused, its objects
+// and arrays stop the program.
+std::string json_string(const std::string& text) { return nlohmann::json(text).dump(); }
+
 std::string header_text(const List& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::string text = "{";
+  std::string_view comma;
+  if (!metadata.empty()) {
+    text += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) {
+      text += fmt::format("{}{}:{}", comma, json_string(key), json_string(value));
+      comma = ",";
+    }
+    text += '}';
+  }
   std::uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     const std::uint64_t end = offset + tensor->bytes();
-    header[name] = {{"dtype", safetensors_dtype(tensor->dtype())},
-                    {"shape", tensor->shape()},
-                    {"data_offsets", {offset, end}}};
+    text +=
+        fmt::format(R"({}{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", comma, json_string(name),
+                    safetensors_dtype(tensor->dtype()), shape_text(tensor->shape()), offset, end);
+    comma = ",";
     offset = end;
   }
-  std::string text = header.dump();
+  text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');  // the data section starts aligned
   return text;
 }

@@ -1,5 +1,6 @@
 #include "io/atomic_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <system_error>
 
@@ -30,18 +32,22 @@ bool is_number(std::string_view text) {
 
 // Removes hidden files of writers that were killed. Best effort: what cannot be locked belongs to a live
 // writer (or to a file system without locks) and stays.
+// (By readdir: where memory is refused, a std::filesystem::directory_iterator stops the program.)
 void remove_stale(const fs::path& folder, const std::string& prefix) {
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().native();
+  struct Close {
+    void operator()(DIR* d) const noexcept { ::closedir(d); }
+  };
+  const std::unique_ptr<DIR, Close> directory(::opendir(folder.c_str()));
+  if (!directory) return;
+  const int at = ::dirfd(directory.get());
+  while (const dirent* const entry = ::readdir(directory.get())) {
+    const std::string_view name = entry->d_name;
     if (name.size() <= prefix.size() + kEnding.size() || !name.starts_with(prefix) ||
         !name.ends_with(kEnding))
       continue;
-    const std::string_view middle =
-        std::string_view(name).substr(prefix.size(), name.size() - prefix.size() - kEnding.size());
-    if (!is_number(middle)) continue;
-    const Descriptor file(::open(it->path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
-    if (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(it->path().c_str());
+    if (!is_number(name.substr(prefix.size(), name.size() - prefix.size() - kEnding.size()))) continue;
+    const Descriptor file(::openat(at, entry->d_name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+    if (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlinkat(at, entry->d_name, 0);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,16 @@ namespace warpweave {
 Error file_error(const std::filesystem::path& path, std::string_view message);
 // "FILE: message: No such file or directory" for an errno value.
 Error file_error(const std::filesystem::path& path, std::string_view message, int error_number);
+
+// action(), with memory refused somewhere inside as Error(device) "FILE: out of memory".
+template <class Path, class Action>
+auto with_memory_errors(const Path& path, const Action& action) {
+  try {
+    return action();
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::device, std::string(file_error(path, "out of memory").what()));
+  }
+}
 
 // Owns a POSIX file descriptor.
 class Descriptor {

@@ -31,19 +31,25 @@ Tensor load_from_safetensors(const std::filesystem::path& path, const std::strin
 }  // namespace
 
 Tensor load_tensor(const std::filesystem::path& path, const std::string& name) {
-  return format_of(path) == Format::npy ? load_npy(path) : load_from_safetensors(path, name);
+  return with_memory_errors(path, [&] {
+    return format_of(path) == Format::npy ? load_npy(path) : load_from_safetensors(path, name);
+  });
 }
 
 void save_tensor(const std::filesystem::path& path, const Tensor& tensor, const std::string& name) {
-  if (format_of(path) == Format::npy) return save_npy(path, tensor);
-  weights::write_safetensors(path, {{name, &tensor}}, {});
+  with_memory_errors(path, [&] {
+    if (format_of(path) == Format::npy) return save_npy(path, tensor);
+    weights::write_safetensors(path, {{name, &tensor}}, {});
+  });
 }
 
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
-  std::vector<std::pair<std::string, const Tensor*>> list;
-  for (const auto& [name, tensor] : tensors) list.emplace_back(name, &tensor);
-  weights::write_safetensors(path, std::move(list), metadata);
+  with_memory_errors(path, [&] {
+    std::vector<std::pair<std::string, const Tensor*>> list;
+    for (const auto& [name, tensor] : tensors) list.emplace_back(name, &tensor);
+    weights::write_safetensors(path, std::move(list), metadata);
+  });
 }
 
 }  // namespace warpweave
