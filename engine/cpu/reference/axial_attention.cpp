@@ -111,11 +111,12 @@ class AxialAttentionStep final : public Step {
     Matrix<T> o(length, q.cols());
     for (Eigen::Index first = 0; first < length; first += kTile) {
       const Eigen::Index count = std::min(kTile, length - first);
-      Matrix<T> p = q.middleRows(first, count) * k.transpose();  // the scores, then exp(score - maximum)
+      Matrix<T> p =
+          product<T>(q.middleRows(first, count), k.transpose());  // the scores, then exp(score - maximum)
       Eigen::Matrix<T, Eigen::Dynamic, 1> sums(count);
       for (Eigen::Index i = 0; i < count; ++i) sums(i) = exponentials(p, i, first + i, valid);
       round_to(precision_, p);
-      o.middleRows(first, count) = p * v;
+      o.middleRows(first, count) = product<T>(p, v);
       for (Eigen::Index i = 0; i < count; ++i) {
         if (sums(i) == 0)  // no valid key
           o.row(first + i).setZero();
@@ -138,12 +139,12 @@ class AxialAttentionStep final : public Step {
       maximum = any ? std::max(maximum, p(i, key)) : p(i, key);
       any = true;
     }
-    T sum = 0;
+    double sum = 0;
     for (Eigen::Index key = 0; key < p.cols(); ++key) {
       p(i, key) = sees(key) ? std::exp(p(i, key) - maximum) : T(0);
-      sum += p(i, key);
+      sum += static_cast<double>(p(i, key));
     }
-    return any ? sum : T(0);
+    return any ? static_cast<T>(sum) : T(0);
   }
 
   const graph::AxialAttention layer_;

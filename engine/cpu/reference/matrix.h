@@ -77,10 +77,16 @@ struct NormOp {
   }
 };
 
+// A B, summed in double and rounded once: sums of a thousand floats lose more than 1e-6.
+template <class T, class A, class B>
+Matrix<T> product(const A& a, const B& b) {
+  return (a.template cast<double>() * b.template cast<double>()).template cast<T>();
+}
+
 // X W^T + b; an empty bias counts as zero.
 template <class T, class Rows>
 Matrix<T> linear(const Rows& x, const Matrix<T>& weight, const Row<T>& bias) {
-  Matrix<T> y = x * weight.transpose();
+  Matrix<T> y = product<T>(x, weight.transpose());
   if (bias.size() > 0) y.rowwise() += bias;
   return y;
 }

@@ -33,8 +33,10 @@ class Reference final : public CpuImplementation {
     const graph::Layer& layer = *rest[0].layer;
     if (!find(layer.type()))
       return plan::Claim::decline("no reference is written for " + std::string(layer.type()));
-    constexpr double kFlopsPerSecond = 4e9;
-    return plan::Claim::accept(1e-6 + layer.flops(rest[0].input) / kFlopsPerSecond);
+    constexpr double kFlopsPerSecond = 4e9, kBytesPerSecond = 1e9;
+    const double bytes = 4.0 * static_cast<double>(rest[0].input.cells() * rest[0].input.channels +
+                                                   rest[0].output.cells() * rest[0].output.channels);
+    return plan::Claim::accept(1e-6 + layer.flops(rest[0].input) / kFlopsPerSecond + bytes / kBytesPerSecond);
   }
 
   std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,
