@@ -166,8 +166,7 @@ struct ManySequences {
     for (int turn = 0; sequence < args.sequences; sequence += stride, turn ^= 1) {
       const u32 buffer = buffers + turn * Buffer::bytes;
       copy_wait<0>();
-      const i64 cell = first_cell(args, sequence);
-      const u32 valid = Check ? valid_keys<S>(args, cell, lane) : 0xffffffffu;
+      const u32 valid = Check ? valid_keys<S>(args, first_cell(args, sequence), lane) : 0xffffffffu;
       WarpSequence<S> tokens;
       tokens.lane = lane, tokens.g = g, tokens.c = c;
 #pragma unroll
@@ -203,7 +202,7 @@ struct ManySequences {
           for (int k = 0; k < hs; ++k) load_shared(o[t][k], output(h, t, k));
         add_out(y, o, h);
       }
-      char* out = static_cast<char*>(args.y) + first_byte(cell);
+      char* out = static_cast<char*>(args.y) + first_byte(first_cell(args, sequence));
 #pragma unroll
       for (int row = 0; row < Buffer::rows; ++row) {
         u32 v[S::groups];

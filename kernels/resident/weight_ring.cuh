@@ -36,9 +36,10 @@ struct WeightRing {
   }
 
 #if __CUDA_ARCH__ >= 900
-  static_assert(stages <= 32, "barriers fit the first 512 bytes");
-  __device__ __forceinline__ u32 full(int item) const { return base + item % stages * 8; }
-  __device__ __forceinline__ u32 count(int item) const { return base + 256 + item % stages * 4; }
+  static_assert(stages <= 21, "two barriers and a counter a slot fit the first 512 bytes");
+  __device__ __forceinline__ u32 full(int item) const { return base + item % stages * 24; }
+  __device__ __forceinline__ u32 empty(int item) const { return full(item) + 8; }
+  __device__ __forceinline__ u32 count(int item) const { return full(item) + 16; }
 
   __device__ __forceinline__ void send(int item) const {
     barrier_expect(full(item), bytes(item));
@@ -48,7 +49,11 @@ struct WeightRing {
   // By all threads, before anything else; the block meets afterwards.
   __device__ __forceinline__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < stages; ++i) barrier_init(full(i), 1), store_shared(count(i), 0u);
+      for (int i = 0; i < stages; ++i) {
+        barrier_init(full(i), 1);
+        barrier_init(empty(i), S::warps);
+        store_shared(count(i), 0u);
+      }
       barrier_init_fence();
       for (int i = 0; i < stages && i < items; ++i) send(i);
     }
@@ -63,6 +68,8 @@ struct WeightRing {
     if constexpr (resident) return;
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
+      // The barrier orders the reads of all warps before the copy, the counter tells who is last.
+      barrier_arrive(empty(item));
       u32 before;
       asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
                    : "=r"(before)
@@ -70,6 +77,7 @@ struct WeightRing {
                    : "memory");
       if (before == S::warps - 1) {
         store_shared(count(item), 0u);
+        barrier_wait(empty(item), item / stages & 1);
         fence_async_proxy();
         if (item + stages < items) send(item + stages);
       }

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/resident/choose.h"
 #include "cuda/resident/problem.h"
 #include "reference.h"
 #include "resident/arguments.h"
