@@ -377,7 +377,8 @@ int check_all(const std::string& dir, int problems, const std::string& filter) {
       cudaFree(dx), cudaFree(dm), cudaFree(dw), cudaFree(dr);
       const double e = std::sqrt(error / std::max(size, 1e-30)),
                    e_torch = std::sqrt(torch_error / std::max(size, 1e-30));
-      const double limit = std::max(p.element == Element::bf16 ? 8e-3 : 1e-3, (c.name.starts_with("hot") ? 2 : 1.1) * e_torch);
+      const double limit =
+          std::max(p.element == Element::bf16 ? 8e-3 : 1e-3, (c.name.starts_with("hot") ? 2 : 1.1) * e_torch);
       ++ran;
       const bool ok = !nan && e <= limit && same;
       if (!ok) {

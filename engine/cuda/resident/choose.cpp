@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kMostDim = 256, kMostHeadDim = 128;
 // Up to so many sequences a multiprocessor, the heads of one are spread over warps (docs/resident.md).
-constexpr std::int64_t kFewSequences = 4;
+constexpr std::int64_t kFewSequences = 8;
 
 std::string of(const char* what, std::int64_t n) { return std::string(what) + " " + std::to_string(n); }
 
