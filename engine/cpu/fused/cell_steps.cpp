@@ -1,6 +1,5 @@
 // Layers that treat every cell by itself: feed_forward, norm, linear, position_embedding.
-#include <algorithm>
-
+#include "cpu/fused/blocks.h"
 #include "cpu/fused/packing.h"
 #include "cpu/fused/scratch.h"
 #include "cpu/fused/steps.h"
@@ -10,15 +9,6 @@ namespace {
 
 const float* input(const StepRun& run) { return static_cast<const float*>(run.x); }
 float* output(const StepRun& run) { return static_cast<float*>(run.y); }
-
-// Calls body(first cell, cells, slot) for blocks of at most kBlock cells of the whole batch.
-template <class Body>
-void for_blocks(const StepRun& run, const Body& body) {
-  const std::int64_t cells = run.batch * run.input.cells(), blocks = (cells + kBlock - 1) / kBlock;
-  run.pool->parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end, int slot) {
-    for (std::int64_t b = begin; b < end; ++b) body(b * kBlock, std::min(kBlock, cells - b * kBlock), slot);
-  });
-}
 
 // Where kBlock rows of `stride` elements start.
 struct Rows {
@@ -50,30 +40,35 @@ class FeedForwardStep final : public Step {
     const Rows cells(layer_.dim), hidden(layer_.hidden);
     const PackedMatrix up = up_.view(), down = down_.view();
     const std::size_t bytes = carve(nullptr).bytes;
-    for_blocks(run, [&](std::int64_t first, std::int64_t count, int slot) {
-      const Slot s = carve(run.scratch + static_cast<std::size_t>(slot) * bytes);
-      const float* x = input(run) + first * layer_.dim;
-      float* y = output(run) + first * layer_.dim;
+    for_blocks(
+        *run.pool, run.batch * run.input.cells(), [&](std::int64_t first, std::int64_t count, int slot) {
+          const Slot s = carve(run.scratch + static_cast<std::size_t>(slot) * bytes);
+          const float* x = input(run) + first * layer_.dim;
+          float* y = output(run) + first * layer_.dim;
 
-      NormRows norm = norm_.rows();
-      norm.x = x, norm.rows = cells.at, norm.out = s.normed, norm.out_rows = cells.at, norm.m = count;
-      kernels_.norm(norm);
-      kernels_.round(rounding_, s.normed, count * layer_.dim);
+          NormRows norm = norm_.rows();
+          norm.x = x, norm.rows = cells.at, norm.out = s.normed, norm.out_rows = cells.at, norm.m = count;
+          kernels_.norm(norm);
+          kernels_.round(rounding_, s.normed, count * layer_.dim);
 
-      kernels_.gemm(
-          {.a = s.normed, .a_stride = layer_.dim, .b = &up, .rows = hidden.at, .c = s.hidden, .m = count});
-      kernels_.activate(activation(), s.hidden, count * layer_.hidden);
-      kernels_.round(rounding_, s.hidden, count * layer_.hidden);
+          kernels_.gemm({.a = s.normed,
+                         .a_stride = layer_.dim,
+                         .b = &up,
+                         .rows = hidden.at,
+                         .c = s.hidden,
+                         .m = count});
+          kernels_.activate(activation(), s.hidden, count * layer_.hidden);
+          kernels_.round(rounding_, s.hidden, count * layer_.hidden);
 
-      kernels_.gemm({.a = s.hidden,
-                     .a_stride = layer_.hidden,
-                     .b = &down,
-                     .rows = cells.at,
-                     .c = y,
-                     .residual = layer_.residual ? x : nullptr,
-                     .m = count});
-      kernels_.round(rounding_, y, count * layer_.dim);
-    });
+          kernels_.gemm({.a = s.hidden,
+                         .a_stride = layer_.hidden,
+                         .b = &down,
+                         .rows = cells.at,
+                         .c = y,
+                         .residual = layer_.residual ? x : nullptr,
+                         .m = count});
+          kernels_.round(rounding_, y, count * layer_.dim);
+        });
   }
 
  private:
@@ -120,7 +115,7 @@ class NormStep final : public Step {
 
   void run(const StepRun& run) const override {
     const Rows cells(dim_);
-    for_blocks(run, [&](std::int64_t first, std::int64_t count, int) {
+    for_blocks(*run.pool, run.batch * run.input.cells(), [&](std::int64_t first, std::int64_t count, int) {
       NormRows norm = norm_.rows();
       norm.x = input(run) + first * dim_, norm.rows = cells.at, norm.m = count;
       norm.out = output(run) + first * dim_, norm.out_rows = cells.at;
@@ -151,7 +146,7 @@ class LinearStep final : public Step {
   void run(const StepRun& run) const override {
     const Rows rows(out_);
     const PackedMatrix weight = weight_.view();
-    for_blocks(run, [&](std::int64_t first, std::int64_t count, int) {
+    for_blocks(*run.pool, run.batch * run.input.cells(), [&](std::int64_t first, std::int64_t count, int) {
       float* y = output(run) + first * out_;
       kernels_.gemm({.a = input(run) + first * dim_,
                      .a_stride = dim_,

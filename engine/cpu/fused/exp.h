@@ -3,8 +3,7 @@
 // x = n + f with n the nearest integer, |f| <= 1/2, 2^f by a polynomial. Coefficients: minimax for the
 // relative error with 2^0 = 1 exact (iteratively reweighted least squares on Chebyshev nodes), error 2.0e-9
 // before rounding. Together less than 1 ulp wherever the result is normal (tests/cpu_fused); subnormal
-// results are right to their spacing, larger arguments give infinity, smaller ones zero; NaN gives NaN or,
-// over AVX2, a bound.
+// results are right to their spacing, larger arguments give infinity, smaller ones zero; NaN stays.
 #pragma once
 
 #include "cpu/fused/kernels.h"

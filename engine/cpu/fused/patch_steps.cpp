@@ -1,7 +1,7 @@
 // Between images and grids: patches are gathered to rows, multiplied, and the other way round.
-#include <algorithm>
 #include <cstring>
 
+#include "cpu/fused/blocks.h"
 #include "cpu/fused/packing.h"
 #include "cpu/fused/scratch.h"
 #include "cpu/fused/steps.h"
@@ -20,14 +20,6 @@ struct PatchLayout {
     return row * patch * pitch() + column * line();
   }
 };
-
-template <class Body>
-void for_blocks(const StepRun& run, std::int64_t cells, const Body& body) {
-  const std::int64_t blocks = (cells + kBlock - 1) / kBlock;
-  run.pool->parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end, int slot) {
-    for (std::int64_t b = begin; b < end; ++b) body(b * kBlock, std::min(kBlock, cells - b * kBlock), slot);
-  });
-}
 
 class PatchStep : public Step {
  public:
@@ -69,7 +61,7 @@ class PatchEmbedStep final : public PatchStep {
     const PackedMatrix weight = weight_.view();
     const PatchLayout layout{patch_, channels_, run.input.rows / patch_, run.input.columns / patch_};
     const std::int64_t dim = weight.outputs, cells = run.batch * layout.grid_rows * layout.grid_columns;
-    for_blocks(run, cells, [&](std::int64_t first, std::int64_t count, int slot_index) {
+    for_blocks(*run.pool, cells, [&](std::int64_t first, std::int64_t count, int slot_index) {
       float* patches = slot(run, slot_index);
       std::int64_t rows[kBlock];
       for (std::int64_t i = 0; i < count; ++i) {
@@ -95,7 +87,8 @@ class PatchUnembedStep final : public PatchStep {
     const PatchLayout layout{patch_, channels_, run.input.rows, run.input.columns};
     const std::int64_t dim = weight.inputs;
     for_blocks(
-        run, run.batch * run.input.cells(), [&](std::int64_t first, std::int64_t count, int slot_index) {
+        *run.pool, run.batch * run.input.cells(),
+        [&](std::int64_t first, std::int64_t count, int slot_index) {
           float* patches = slot(run, slot_index);
           std::int64_t rows[kBlock];
           for (std::int64_t i = 0; i < count; ++i) rows[i] = i * pixels();

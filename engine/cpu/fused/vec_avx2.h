@@ -60,8 +60,8 @@ WARPWEAVE_INLINE V times_power_of_two(V x, V n) {
 // x = n + f, n the nearest integer, after x has been brought into [-160, 160]: beyond, 2^x is zero or
 // infinite in any case.
 WARPWEAVE_INLINE void split(V x, V& n, V& f) {
-  x = min(max(x, broadcast(-160)), broadcast(160));
-  const V magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  x = min(broadcast(160), max(broadcast(-160), x));  // in this order NaN stays
+  const V magic = broadcast(12582912.0f);            // 1.5 * 2^23: adding it rounds to an integer
   n = sub(add(x, magic), magic);
   f = sub(x, n);
 }

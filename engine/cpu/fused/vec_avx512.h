@@ -45,7 +45,7 @@ WARPWEAVE_INLINE float sum(V a) { return _mm512_reduce_add_ps(a); }
 
 // x * 2^n for integral n held as float; overflows and underflows as arithmetic does.
 WARPWEAVE_INLINE V times_power_of_two(V x, V n) { return _mm512_scalef_ps(x, n); }
-// x = n + f, n the nearest integer. An infinite x has f = 0.
+// x = n + f, n the nearest integer. An infinite x has f = 0; NaN stays.
 WARPWEAVE_INLINE void split(V x, V& n, V& f) {
   f = _mm512_reduce_ps(x, 0);
   n = sub(x, f);
