@@ -1,6 +1,8 @@
 // The GPU as a device: plans, compiles, packs each step's weights once, and binds plans to shapes.
 #include "cuda/backend.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -31,8 +33,14 @@ class CudaBackend final : public plan::Backend {
     const auto planned = make(problems);
     const CurrentDevice current(device_->index());
     device_->kernels().load(plan_kernels(problems, planned, device_->conditions(options_.precision)));
+    const char* verbose = std::getenv("WARPWEAVE_VERBOSE");
     std::vector<StepInPlan> steps;
     for (const auto& step : planned) {
+      if (verbose && *verbose && *verbose != '0') {
+        std::fprintf(stderr, "warpweave: layers[%d]: %s by %s\n", step.first,
+                     model_->graph.nodes[step.first].layer->describe().c_str(),
+                     std::string(step.implementation->name()).c_str());
+      }
       steps.push_back(
           {packed(step), problems[step.first].input, problems[step.first + step.layers - 1].output});
     }

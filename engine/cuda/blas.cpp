@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
 namespace warpweave::cuda {
 namespace {
@@ -60,11 +61,13 @@ cudaDataType_t data_type(Precision precision) {
 }
 
 // cuBLASLt's matrices are column-major: our [rows, columns] is its [columns, rows].
+// `pitch` elements lie between the starts of rows.
 cublasLtMatrixLayoutOpaque_t layout(const Functions& call, cudaDataType_t type, std::int64_t rows,
-                                    std::int64_t columns, std::int64_t runs, std::int64_t stride) {
+                                    std::int64_t columns, std::int64_t pitch, std::int64_t runs,
+                                    std::int64_t stride) {
   cublasLtMatrixLayoutOpaque_t result{};
   require(call.layout_init(&result, sizeof result, type, static_cast<std::uint64_t>(columns),
-                           static_cast<std::uint64_t>(rows), columns),
+                           static_cast<std::uint64_t>(rows), pitch),
           "describing a matrix");
   if (runs > 1) {
     const auto count = static_cast<std::int32_t>(runs);
@@ -75,12 +78,22 @@ cublasLtMatrixLayoutOpaque_t layout(const Functions& call, cudaDataType_t type, 
   return result;
 }
 
-class LtProduct final : public Product {
+// Sums over k in float32 arithmetic longer than this are cut: their error grows with the root of the length,
+// and partial sums added up in y keep it within the contract.
+constexpr std::int64_t kLongestFloatSum = 512;
+constexpr std::int64_t kFloatPart = 384;
+
+// y = act(a w^T + bias) + add * c over k elements out of rows that are `pitch` elements apart.
+class Part {
  public:
-  LtProduct(const Functions& call, cublasLtHandle_t handle, const ProductSpec& spec)
+  Part(const Functions& call, cublasLtHandle_t handle, const ProductSpec& spec, std::int64_t offset,
+       std::int64_t k, bool add, bool last)
       : call_(call),
         handle_(handle),
         spec_(spec),
+        offset_(offset),
+        k_(k),
+        add_(add ? 1.0f : 0.0f),
         operand_(data_type(spec.precision)),
         result_(spec.float_result ? CUDA_R_32F : operand_) {
     const auto compute =
@@ -88,32 +101,32 @@ class LtProduct final : public Product {
     require(call_.descriptor_init(&descriptor_, sizeof descriptor_, compute, CUDA_R_32F),
             "describing a product");
     set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-    const auto epilogue = spec.bias ? (spec.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
-                                    : (spec.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    const bool bias = last && spec.bias, relu = last && spec.relu;
+    const auto epilogue = bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                               : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    if (spec.bias) {
+    if (bias) {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, spec.bias);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(result_));
     }
     choose();
   }
 
-  void enqueue(cudaStream_t stream, const void* a, const void* c, void* y, std::int64_t tokens,
-               std::int64_t runs, std::int64_t stride) const override {
+  void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
+               std::int64_t stride) const {
     constexpr std::int64_t kMostRuns = 32768;
-    const float one = 1.0f, add = spec_.residual ? 1.0f : 0.0f;
+    const float one = 1.0f;
     const std::int64_t in_bytes = operand_ == CUDA_R_32F ? 4 : 2, out_bytes = result_ == CUDA_R_32F ? 4 : 2;
     for (std::int64_t first = 0; first < runs; first += kMostRuns) {
       const std::int64_t count = std::min(kMostRuns, runs - first);
-      auto weight = layout(call_, operand_, spec_.n, spec_.k, count, 0);
-      auto input = layout(call_, operand_, tokens, spec_.k, count, tokens * spec_.k);
-      auto output = layout(call_, result_, tokens, spec_.n, count, stride * spec_.n);
-      const std::int64_t out_offset = first * stride * spec_.n * out_bytes;
-      auto* d = static_cast<std::byte*>(y) + out_offset;
-      const auto* residual = spec_.residual ? static_cast<const std::byte*>(c) + out_offset : d;
-      require(call_.matmul(handle_, &descriptor_, &one, spec_.weight, &weight,
-                           static_cast<const std::byte*>(a) + first * tokens * spec_.k * in_bytes, &input,
-                           &add, residual, &output, d, &output, &algorithm_, nullptr, 0, stream),
+      auto weight = layout(call_, operand_, spec_.n, k_, spec_.k, count, 0);
+      auto input = layout(call_, operand_, tokens, k_, spec_.k, count, tokens * spec_.k);
+      auto output = layout(call_, result_, tokens, spec_.n, spec_.n, count, stride * spec_.n);
+      auto* d = static_cast<std::byte*>(y) + first * stride * spec_.n * out_bytes;
+      require(call_.matmul(handle_, &descriptor_, &one,
+                           static_cast<const std::byte*>(spec_.weight) + offset_ * in_bytes, &weight,
+                           static_cast<const std::byte*>(a) + (first * tokens * spec_.k + offset_) * in_bytes,
+                           &input, &add_, d, &output, d, &output, &algorithm_, nullptr, 0, stream),
               "multiplying");
     }
   }
@@ -130,7 +143,7 @@ class LtProduct final : public Product {
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       require(call_.preference_set(&preference, attribute, &value, sizeof value), "choosing an algorithm");
     };
-    // No workspace and no reduction: the sum over k is never split.
+    // No workspace and no reduction: the sum over k is never split among blocks.
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{0});
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
@@ -139,9 +152,9 @@ class LtProduct final : public Product {
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
       prefer(which, std::uint32_t{16});
     }
-    auto weight = layout(call_, operand_, spec_.n, spec_.k, 1, 0);
-    auto input = layout(call_, operand_, spec_.typical_tokens, spec_.k, 1, 0);
-    auto output = layout(call_, result_, spec_.typical_tokens, spec_.n, 1, 0);
+    auto weight = layout(call_, operand_, spec_.n, k_, spec_.k, 1, 0);
+    auto input = layout(call_, operand_, spec_.typical_tokens, k_, spec_.k, 1, 0);
+    auto output = layout(call_, result_, spec_.typical_tokens, spec_.n, spec_.n, 1, 0);
     std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
     int count = 0;
     call_.heuristic(handle_, &descriptor_, &weight, &input, &output, &output, &preference,
@@ -172,7 +185,7 @@ class LtProduct final : public Product {
     if (!verbose || !*verbose || *verbose == '0') return;
     std::fprintf(
         stderr, "warpweave: product n = %lld, k = %lld, %s: cuBLASLt algorithm %d, tile %d, stages %d\n",
-        static_cast<long long>(spec_.n), static_cast<long long>(spec_.k),
+        static_cast<long long>(spec_.n), static_cast<long long>(k_),
         std::string(to_string(spec_.precision)).c_str(), number(algorithm_, CUBLASLT_ALGO_CONFIG_ID),
         number(algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID), number(algorithm_, CUBLASLT_ALGO_CONFIG_STAGES_ID));
   }
@@ -180,10 +193,31 @@ class LtProduct final : public Product {
   const Functions& call_;
   cublasLtHandle_t handle_;
   ProductSpec spec_;
+  std::int64_t offset_, k_;
+  float add_;
   cudaDataType_t operand_, result_;
   mutable cublasLtMatmulDescOpaque_t
       descriptor_{};  // the library takes it as non-const but does not change it
   cublasLtMatmulAlgo_t algorithm_{};
+};
+
+class LtProduct final : public Product {
+ public:
+  LtProduct(const Functions& call, cublasLtHandle_t handle, const ProductSpec& spec) {
+    const std::int64_t step =
+        spec.precision == Precision::fp32 && spec.k > kLongestFloatSum ? kFloatPart : spec.k;
+    for (std::int64_t offset = 0; offset < spec.k; offset += step) {
+      const std::int64_t k = std::min(step, spec.k - offset);
+      parts_.emplace_back(call, handle, spec, offset, k, offset > 0 || spec.residual, offset + k == spec.k);
+    }
+  }
+  void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
+               std::int64_t stride) const override {
+    for (const Part& part : parts_) part.enqueue(stream, a, y, tokens, runs, stride);
+  }
+
+ private:
+  std::vector<Part> parts_;
 };
 
 class LtBlas final : public Blas {

@@ -1,4 +1,4 @@
-// cuBLASLt, opened at run time: y = act(a w^T + bias) + c on tensor cores.
+// cuBLASLt, opened at run time: y = act(a w^T + bias) or y + a w^T + bias.
 //
 // The algorithm is chosen once per product for a token count that depends on the sample alone, and never
 // splits the sum over k, so that a token's bits depend neither on how many tokens are multiplied with it nor
@@ -29,10 +29,10 @@ struct ProductSpec {
 class Product {
  public:
   virtual ~Product() = default;
-  // `runs` times `tokens` tokens: a is dense, those of c and y lie `stride` tokens apart from run to run. All
-  // pointers are aligned to 16 bytes; y may be c.
-  virtual void enqueue(cudaStream_t stream, const void* a, const void* c, void* y, std::int64_t tokens,
-                       std::int64_t runs, std::int64_t stride) const = 0;
+  // `runs` times `tokens` tokens: a is dense, those of y lie `stride` tokens apart from run to run. All
+  // pointers are aligned to 16 bytes.
+  virtual void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
+                       std::int64_t stride) const = 0;
 };
 
 class Blas {

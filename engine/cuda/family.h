@@ -40,8 +40,8 @@ struct ProjectionShape {
 
 struct ProjectionRun {
   const void* a = nullptr;         // [tokens, k], dense, in the workspace or a grid
-  const void* residual = nullptr;  // null: none
-  void* y = nullptr;               // [cell, n]; may be `residual`
+  const void* residual = nullptr;  // null, or y: what is added to
+  void* y = nullptr;               // [cell, n]
   kernels::Cells cells{};          // of y and residual
   std::int64_t tokens = 0;
   std::byte* scratch = nullptr;  // scratch_bytes(tokens), aligned to 256

@@ -1,5 +1,6 @@
 #include "cuda/kernel.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -27,9 +28,22 @@ struct KernelStore::Loaded {
 
 void Kernel::allow(std::size_t shared_bytes) const {
   if (shared_bytes <= 48 * 1024) return;
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(handle_),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+  const auto* function = reinterpret_cast<const void*>(handle_);
+  const std::lock_guard lock(*limit_);
+  cudaFuncAttributes now{};
+  check(cudaFuncGetAttributes(&now, function), label_);
+  if (static_cast<std::size_t>(std::max(now.maxDynamicSharedSizeBytes, 0)) >= shared_bytes) return;
+  check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)),
         "asking for shared memory");
+}
+
+int Kernel::resident_blocks(int threads, std::size_t shared_bytes) const {
+  int blocks = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(handle_),
+                                                      threads, shared_bytes),
+        label_);
+  return std::max(blocks, 1);
 }
 
 void Kernel::launch(cudaStream_t stream, const Launch& shape, void** arguments) const {
@@ -93,6 +107,7 @@ Kernel KernelStore::get(const KernelSpec& spec) {
   Kernel kernel;
   kernel.handle_ = entry.kernel;
   kernel.label_ = entry.label.c_str();
+  kernel.limit_ = &mutex_;
   const char* value = std::getenv("WARPWEAVE_VERBOSE");
   kernel.verbose_ = value && *value && std::string_view(value) != "0";
   return kernel;

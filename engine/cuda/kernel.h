@@ -29,8 +29,10 @@ struct Launch {
 class Kernel {
  public:
   Kernel() = default;
-  // Raises the limit of dynamic shared memory.
+  // Raises the limit of dynamic shared memory, for all who use this kernel; never lowers it.
   void allow(std::size_t shared_bytes) const;
+  // Blocks of this size that one multiprocessor holds at a time.
+  int resident_blocks(int threads, std::size_t shared_bytes) const;
   template <class Params>
   void launch(cudaStream_t stream, const Launch& shape, const Params& params) const {
     void* arguments[] = {const_cast<Params*>(&params)};
@@ -43,6 +45,7 @@ class Kernel {
   cudaKernel_t handle_ = nullptr;
   const char* label_ = "";
   bool verbose_ = false;
+  std::mutex* limit_ = nullptr;  // guards the limit of dynamic shared memory
 };
 
 // The kernels of one device, each compiled and loaded once. Safe to use from several threads.

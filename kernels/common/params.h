@@ -30,10 +30,11 @@ struct ConvertParams {
   ElementType from, to;
 };
 
-// y[t, 0 .. pitch) = norm(x[cell(t), 0 .. dim)) * weight + bias, then zeros.
+// y[t, 0 .. pitch) = norm(x[cell(t), 0 .. dim)) * weight + bias, then zeros; copy[cell(t)] = x[cell(t)].
 struct NormParams {
   const void* x;
   void* y;
+  void* copy;           // null: no copy
   const float* weight;  // null: 1
   const float* bias;    // null: 0
   Cells cells;

@@ -2,13 +2,14 @@
 //
 //   qkv [token, (q heads, k heads, v heads), HEAD_DIM], o [token, heads, HEAD_DIM], both as the projections have them
 //
-// A block owns WARPS x TILES x 16 queries of one head of one sequence, and walks over the keys KEYS at a time, the
-// next keys and values being copied while these are used (cp.async, two stages). Rows and columns differ in strides
-// alone. The maximum is subtracted as it grows (Milakov and Gimelshein 2018; Dao et al. 2022). Keys that are masked,
-// past the end, or in the causal future get -infinity by selection, and their values are zeros in shared memory, so
-// that nothing of them spreads.
+// A block owns WARPS x TILES x 16 queries of one head of one sequence. Keys and values pass through shared memory KEYS
+// at a time, three stages deep (cp.async), and through registers STEP at a time. AHEAD: the tensor cores compute the
+// next scores while this step's exponentials are taken. Rows and columns differ in strides alone.
+// The maximum is subtracted as it grows (Milakov and Gimelshein 2018; Dao et al. 2022), but only when it grows by more
+// than 2^kSlack, since sums in float32 have the room. Keys that are masked, past the end, or in the causal future get
+// -infinity by selection, and their values are zeros in shared memory, so that nothing of them spreads.
 //
-// Shared memory: (queries + 4 KEYS) rows of HEAD_DIM elements and 16 bytes.
+// Shared memory: (queries + 2 KEYS x stages) rows of HEAD_DIM elements and 16 bytes.
 // Limit: for short sequences bytes of q, k, v; for long ones 4 L^2 HEAD_DIM flops against L^2 exponentials.
 #pragma once
 
@@ -19,7 +20,16 @@
 
 namespace warpweave::kernels::composed {
 
-template <class Products, int WARPS, int TILES, int KEYS, bool CAUSAL>
+constexpr float kSlack = 8.0f;
+
+// Blocks of a multiprocessor that the registers should allow, for narrow heads: as many as its shared memory does.
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+constexpr int kResidentBlocks = 2;
+#else
+constexpr int kResidentBlocks = 3;
+#endif
+
+template <class Products, int WARPS, int TILES, int KEYS, bool AHEAD, bool CAUSAL>
 struct Attention {
   using Element = typename Products::Element;
   static constexpr int HEAD = Products::HEAD_DIM, ROW_BYTES = Products::ROW_BYTES;
@@ -27,33 +37,54 @@ struct Attention {
   static constexpr int CHUNKS = HEAD * sizeof(Element) / 16;  // 16-byte pieces of a row
   static constexpr int THREADS = WARPS * 32;
   static constexpr int STAGE_BYTES = 2 * KEYS * ROW_BYTES;
-  static constexpr int WORDS = (KEYS + 31) / 32;  // bits of valid keys
+  static constexpr int STEP = KEYS < 32 ? KEYS : 32;
+  using Scores = float[TILES][STEP / 8][4];
+  using Rows = float[TILES][2];  // one value for each of the rows g and g + 8 of a tile
+  using Output = float[TILES][HEAD / 8][4];
+  using Query = typename Products::template Query<TILES>;
 
   const AttentionParams& p;
   const Element* q;       // of the sequence's first token and this head
   const u8* mask;         // of the sequence's first cell, or null
   i64 token_stride;       // elements from one token of the sequence to the next
   i64 head_block;         // elements from q to k to v
-  i64 first_query;
+  int length, first_query;  // a launch has fewer than 2^31 tokens
 
-  __device__ __forceinline__ bool valid(i64 key) const {
-    return key < p.length && (!mask || mask[key * p.mask_cells.step]);
+  __device__ __forceinline__ bool valid(int key) const {
+    return key < length && (!mask || mask[key * p.mask_cells.step]);
   }
 
   __device__ __forceinline__ void copy_queries(u32 shared) const {
     for (int i = threadIdx.x; i < QUERIES * CHUNKS; i += THREADS) {
-      const i64 token = first_query + i / CHUNKS;
-      const bool present = token < p.length;
+      const int token = first_query + i / CHUNKS;
+      const bool present = token < length;
       copy_async<16>(shared + i / CHUNKS * ROW_BYTES + i % CHUNKS * 16,
                      reinterpret_cast<const char*>(q + (present ? token : 0) * token_stride) + i % CHUNKS * 16,
                      present);
     }
   }
 
-  // Keys from `first` on, then their values.
-  __device__ __forceinline__ void copy_keys(u32 shared, i64 first) const {
+  // Keys from `first` on, then their values. Where all are valid, a thread keeps to one column of 16 bytes.
+  __device__ __forceinline__ void copy_keys(u32 shared, int first) const {
+    constexpr int ROWS = THREADS / CHUNKS;  // at a time
+    if (ROWS > 0 && !mask && first + KEYS <= length) {
+      const int row = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS * 16;
+      const char* from = reinterpret_cast<const char*>(q + head_block + (first + row) * token_stride) + column;
+      const i64 stride = token_stride * static_cast<i64>(sizeof(Element)) * ROWS;
+      const i64 to_values = head_block * static_cast<i64>(sizeof(Element));
+      const u32 to = shared + row * ROW_BYTES + column;
+#pragma unroll
+      for (int r = 0; r < KEYS; r += ROWS > 0 ? ROWS : KEYS) {
+        if ((r + ROWS <= KEYS || r + row < KEYS) && (THREADS % CHUNKS == 0 || row < ROWS)) {
+          copy_async<16>(to + r * ROW_BYTES, from);
+          copy_async<16>(to + (KEYS + r) * ROW_BYTES, from + to_values);
+        }
+        from += stride;
+      }
+      return;
+    }
     for (int i = threadIdx.x; i < KEYS * CHUNKS; i += THREADS) {
-      const i64 key = first + i / CHUNKS;
+      const int key = first + i / CHUNKS;
       const bool present = valid(key);
       const char* from = reinterpret_cast<const char*>(q + head_block + (present ? key : 0) * token_stride) +
                          i % CHUNKS * 16;
@@ -63,121 +94,178 @@ struct Attention {
     }
   }
 
-  // Bit j of word w: key first + 32 w + j may be attended to. The same in all lanes.
-  __device__ __forceinline__ void valid_bits(u32 (&bits)[WORDS], i64 first) const {
+  // -infinity for keys from `first` on that may not be attended to.
+  __device__ __forceinline__ void select(Scores& s, int first) const {
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    if (mask || first + STEP > length) {
+      const u32 valid_keys = __ballot_sync(0xffffffffu, lane < STEP && valid(first + lane));
+      const u32 own = valid_keys >> (2 * c);
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w) {
-      const int j = 32 * w + threadIdx.x % 32;
-      bits[w] = __ballot_sync(0xffffffffu, j < KEYS && valid(first + j));
+      for (int n = 0; n < STEP / 8; ++n) {
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+          for (int r = 0; r < 4; ++r) s[m][n][r] = own >> (8 * n + r % 2) & 1 ? s[m][n][r] : minus_infinity();
+        }
+      }
+    }
+    if (CAUSAL && first + STEP > first_query) {
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+        const int ahead =
+            first_query - first + static_cast<int>(threadIdx.x / 32 * TILES + m) * 16 + g - 2 * c;
+#pragma unroll
+        for (int n = 0; n < STEP / 8; ++n) {
+#pragma unroll
+          for (int r = 0; r < 4; ++r) {
+            if (8 * n + r % 2 > ahead + r / 2 * 8) s[m][n][r] = minus_infinity();
+          }
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void assign(Scores& to, const Scores& from) {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+      for (int n = 0; n < STEP / 8; ++n) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) to[m][n][r] = from[m][n][r];
+      }
+    }
+  }
+
+  // Moves the maxima where these scores exceed them by much, and what was summed up under the old ones.
+  __device__ __forceinline__ void raise(const Scores& s, Rows& top, Rows& total, Output& o, float factor) const {
+    Rows shrink;
+    bool moved = false;
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float most = s[m][0][2 * half];
+#pragma unroll
+        for (int n = 0; n < STEP / 8; ++n) most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        most = quad_max(most);
+        const bool move = most * factor > top[m][half] * factor + kSlack;  // from -infinity on to anything
+        shrink[m][half] = move ? exp2_approx((top[m][half] - most) * factor) : 1.0f;
+        if (move) top[m][half] = most;
+        moved |= move;
+      }
+    }
+    if (__any_sync(0xffffffffu, moved)) {
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          total[m][half] *= shrink[m][half];
+#pragma unroll
+          for (int n = 0; n < HEAD / 8; ++n) {
+            o[m][n][2 * half] *= shrink[m][half];
+            o[m][n][2 * half + 1] *= shrink[m][half];
+          }
+        }
+      }
+    }
+  }
+
+  // Scores to weights, and their sums.
+  __device__ __forceinline__ void exponentiate(Scores& s, const Rows& top, Rows& total, float factor) const {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float base = top[m][half] == minus_infinity() ? 0.0f : top[m][half] * factor;
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < STEP / 8; ++n) {
+#pragma unroll
+          for (int r = 2 * half; r < 2 * half + 2; ++r) {
+            s[m][n][r] = exp2_approx(s[m][n][r] * factor - base);
+            sum += s[m][n][r];
+          }
+        }
+        total[m][half] += sum;
+      }
     }
   }
 
   __device__ __forceinline__ void run(u32 shared) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int g = lane / 4, c = lane % 4;
     const u32 stages = shared + QUERIES * ROW_BYTES;
-    const u32 own_rows = shared + warp * TILES * 16 * ROW_BYTES;
+    const u32 own_rows = shared + threadIdx.x / 32 * TILES * 16 * ROW_BYTES;
     const float factor = p.scale * 1.4426950408889634f;  // to base 2
 
-    i64 end = p.length;
+    int end = length;
     if (CAUSAL) end = min(end, first_query + QUERIES);
-    const i64 steps = (end + KEYS - 1) / KEYS;
+    const int count = (end + KEYS - 1) / KEYS;  // stages
 
     copy_queries(shared);
     copy_keys(stages, 0);
     copy_commit();
+    if (count > 1) copy_keys(stages + STAGE_BYTES, KEYS);
+    copy_commit();
 
-    float o[TILES][HEAD / 8][4] = {};
-    float top[TILES][2], total[TILES][2];
+    Output o = {};
+    Rows top, total;
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       top[m][0] = top[m][1] = minus_infinity();
       total[m][0] = total[m][1] = 0.0f;
     }
-    typename Products::template Query<TILES> query;
+    Query query;
+    Scores s = {};
+    copy_wait<1>();
+    __syncthreads();
+    Products::load_query(query, own_rows);
+    if constexpr (AHEAD) Products::template scores<TILES, STEP>(s, query, stages);
 
-    for (i64 step = 0; step < steps; ++step) {
-      const i64 first = step * KEYS;
-      const u32 keys = stages + step % 2 * STAGE_BYTES;
-      if (step + 1 < steps) {
-        copy_keys(stages + (step + 1) % 2 * STAGE_BYTES, first + KEYS);
-        copy_commit();
-        copy_wait<1>();
-      } else {
+    u32 here = stages, after = stages + STAGE_BYTES, free = stages + 2 * STAGE_BYTES;
+    for (int stage = 0; stage < count; ++stage) {
+      const bool more = stage + 1 < count;
+      // The stage after this one is here, and nobody uses the one before this any more.
+      const auto turn = [&] {
         copy_wait<0>();
-      }
-      __syncthreads();
-      if (step == 0) Products::load_query(query, own_rows);
-
-      float s[TILES][KEYS / 8][4] = {};
-      Products::template scores<TILES, KEYS>(s, query, keys);
-
-      if (mask || first + KEYS > p.length) {
-        u32 bits[WORDS];
-        valid_bits(bits, first);
+        __syncthreads();
+        if (stage + 2 < count) copy_keys(free, (stage + 2) * KEYS);
+        copy_commit();
+      };
+      if (!AHEAD && more) turn();
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; ++n) {
-          const u32 own = bits[n / 4] >> (n % 4 * 8 + 2 * c);
-#pragma unroll
-          for (int m = 0; m < TILES; ++m) {
-#pragma unroll
-            for (int r = 0; r < 4; ++r) s[m][n][r] = own >> (r % 2) & 1 ? s[m][n][r] : minus_infinity();
-          }
+      for (int part = 0; part < KEYS / STEP; ++part) {
+        const u32 values = here + (KEYS + part * STEP) * ROW_BYTES;
+        const bool last = part + 1 == KEYS / STEP;
+        if constexpr (AHEAD) {
+          if (last && more) turn();
+        } else {
+          Scores fresh = {};
+          Products::template scores<TILES, STEP>(fresh, query, here + part * STEP * ROW_BYTES);
+          assign(s, fresh);
+        }
+        select(s, stage * KEYS + part * STEP);
+        raise(s, top, total, o, factor);
+        if (AHEAD && (!last || more)) {
+          Scores next = {};
+          Products::template scores<TILES, STEP>(next, query, last ? after : here + (part + 1) * STEP * ROW_BYTES);
+          exponentiate(s, top, total, factor);
+          Products::template accumulate<TILES, STEP>(o, s, values);
+          assign(s, next);
+        } else {
+          exponentiate(s, top, total, factor);
+          Products::template accumulate<TILES, STEP>(o, s, values);
         }
       }
-      if (CAUSAL && first + KEYS > first_query) {
-#pragma unroll
-        for (int m = 0; m < TILES; ++m) {
-          const int ahead = static_cast<int>(first_query - first) + (warp * TILES + m) * 16 + g - 2 * c;
-#pragma unroll
-          for (int n = 0; n < KEYS / 8; ++n) {
-#pragma unroll
-            for (int r = 0; r < 4; ++r) {
-              if (8 * n + r % 2 > ahead + r / 2 * 8) s[m][n][r] = minus_infinity();
-            }
-          }
-        }
-      }
-
-#pragma unroll
-      for (int m = 0; m < TILES; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {  // rows g and g + 8
-          float most = s[m][0][2 * half];
-#pragma unroll
-          for (int n = 0; n < KEYS / 8; ++n) most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-          const float new_top = fmaxf(top[m][half], quad_max(most));
-          const float base = new_top == minus_infinity() ? 0.0f : new_top * factor;
-          const float shrink = exp2_approx(top[m][half] * factor - base);  // 0 the first time
-          top[m][half] = new_top;
-          float sum = 0.0f;
-#pragma unroll
-          for (int n = 0; n < KEYS / 8; ++n) {
-#pragma unroll
-            for (int r = 2 * half; r < 2 * half + 2; ++r) {
-              s[m][n][r] = exp2_approx(s[m][n][r] * factor - base);
-              sum += s[m][n][r];
-            }
-          }
-          total[m][half] = total[m][half] * shrink + sum;
-#pragma unroll
-          for (int n = 0; n < HEAD / 8; ++n) {
-            o[m][n][2 * half] *= shrink;
-            o[m][n][2 * half + 1] *= shrink;
-          }
-        }
-      }
-      Products::template accumulate<TILES, KEYS>(o, s, keys + KEYS * ROW_BYTES);
-      __syncthreads();  // before the next copy overwrites these keys
+      const u32 used = here;
+      here = after;
+      after = free;
+      free = used;
     }
-
-    store(o, total, own_rows, warp, lane);
+    store(o, total, own_rows);
   }
 
   // Through the warp's own rows of shared memory, so that lanes write 16 bytes.
-  __device__ __forceinline__ void store(const float (&o)[TILES][HEAD / 8][4], const float (&total)[TILES][2],
-                                        u32 own_rows, int warp, int lane) const {
-    using Result = typename Products::Result;
+  __device__ __forceinline__ void store(const Output& o, const Rows& total, u32 own_rows) const {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
@@ -192,8 +280,9 @@ struct Attention {
           if constexpr (sizeof(Element) == 2) {
             store_shared(row + n * 16 + c * 4, Pair<Element>::pack(a, b));
           } else {
-            store_shared(row + n * 32 + c * 8, __float_as_uint(from_float<Result>(a).value));
-            store_shared(row + n * 32 + c * 8 + 4, __float_as_uint(from_float<Result>(b).value));
+            const float x = Products::ROUNDED ? rounded<tf32>(a) : a, y = Products::ROUNDED ? rounded<tf32>(b) : b;
+            store_shared(row + n * 32 + c * 8, __float_as_uint(x));
+            store_shared(row + n * 32 + c * 8 + 4, __float_as_uint(y));
           }
         }
       }
@@ -203,10 +292,10 @@ struct Attention {
     const i64 from = q - static_cast<const Element*>(p.qkv);  // start * 3 width + head * HEAD
     Element* out = static_cast<Element*>(p.o) + from / (3 * width) * width + from % (3 * width);
     const i64 stride = token_stride / 3;
-    const i64 first = first_query + warp * TILES * 16;
+    const int first = first_query + warp * TILES * 16;
     for (int i = lane; i < TILES * 16 * CHUNKS; i += 32) {
-      const i64 token = first + i / CHUNKS;
-      if (token >= p.length) break;
+      const int token = first + i / CHUNKS;
+      if (token >= length) break;
       u32 v[4];
       load_shared(v, own_rows + i / CHUNKS * ROW_BYTES + i % CHUNKS * 16);
       store_global(reinterpret_cast<char*>(out + token * stride) + i % CHUNKS * 16, v[0], v[1], v[2], v[3]);
@@ -214,10 +303,10 @@ struct Attention {
   }
 };
 
-template <class Products, int WARPS, int TILES, int KEYS, bool CAUSAL>
-__global__ void __launch_bounds__(WARPS * 32) attention(const AttentionParams p) {
+template <class Products, int WARPS, int TILES, int KEYS, bool AHEAD, bool CAUSAL>
+__global__ void __launch_bounds__(WARPS * 32, AHEAD && Products::HEAD_DIM <= 32 ? kResidentBlocks : 1) attention(const AttentionParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
-  using Block = Attention<Products, WARPS, TILES, KEYS, CAUSAL>;
+  using Block = Attention<Products, WARPS, TILES, KEYS, AHEAD, CAUSAL>;
   constexpr int HEAD = Products::HEAD_DIM;
   const i64 tiles = (p.length + Block::QUERIES - 1) / Block::QUERIES;
   const i64 tile = blockIdx.x % tiles, head = blockIdx.x / tiles % p.heads, sequence = blockIdx.x / (tiles * p.heads);
@@ -228,7 +317,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention(const AttentionParams p)
               p.mask ? p.mask + sequence_start(p.mask_cells, sequence) : nullptr,
               p.tokens.step * 3 * width,
               width,
-              tile * Block::QUERIES};
+              static_cast<int>(p.length),
+              static_cast<int>(tile) * Block::QUERIES};
   block.run(shared_address(memory));
 }
 

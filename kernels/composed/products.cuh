@@ -16,7 +16,7 @@ namespace warpweave::kernels::composed {
 template <class T, int HEAD>
 struct HalfProducts {
   using Element = T;
-  using Result = T;  // element type of the output
+  static constexpr bool ROUNDED = false;  // tf32 only: whether the output is rounded
   static constexpr int HEAD_DIM = HEAD;
   static constexpr int ROW_BYTES = HEAD * 2 + 16;
   static constexpr bool RESIDENT = HEAD <= 128;  // q stays in registers; else it is read again for every tile
@@ -103,13 +103,15 @@ struct HalfProducts {
   }
 };
 
-// float32 operands by m16n8k8 on tf32. SPLIT: each operand as the sum of two tf32 numbers and a product as three,
-// which is fp32's accuracy; without it the operands are rounded. The tensor core truncates as it accumulates, an
-// error that grows with the length of the sum, so sums of 32 terms are added up outside. HEAD_DIM is a multiple of 8.
-template <int HEAD, bool SPLIT>
+// float32 operands by m16n8k8 on tf32: each operand as the sum of two tf32 numbers and a product as three, which is
+// fp32's accuracy. (Precision tf32 takes them too: single products of q, k, p and v would cost more accuracy than all
+// projections together.) The tensor core truncates as it accumulates, an error that grows with the length of the sum,
+// so sums of 32 terms are added up outside. HEAD_DIM is a multiple of 8. ROUND: whether the output is rounded to
+// tf32, which the next product would do less well.
+template <int HEAD, bool ROUND>
 struct FloatProducts {
   using Element = float;
-  using Result = kernels::tf32;
+  static constexpr bool ROUNDED = ROUND;
   static constexpr int HEAD_DIM = HEAD;
   static constexpr int ROW_BYTES = HEAD * 4 + 16;
   static constexpr int GROUP = 4;  // steps of 8 terms that the tensor core adds up
@@ -123,12 +125,8 @@ struct FloatProducts {
   struct Operand {
     u32 high[N], low[N];
     __device__ __forceinline__ void set(int i, float v) {
-      if constexpr (SPLIT) {
-        high[i] = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;  // loses a NaN, which the other part then has
-        low[i] = __float_as_uint(v - __uint_as_float(high[i]));  // the instruction ignores its last 13 bits
-      } else {
-        high[i] = __float_as_uint(from_float<kernels::tf32>(v).value);
-      }
+      high[i] = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;  // loses a NaN, which the other part then has
+      low[i] = __float_as_uint(v - __uint_as_float(high[i]));  // the instruction ignores its last 13 bits
     }
   };
 
@@ -139,10 +137,8 @@ struct FloatProducts {
   }
 
   static __device__ __forceinline__ void multiply(float (&d)[4], const Operand<4>& a, const Operand<2>& b) {
-    if constexpr (SPLIT) {
-      mma_tf32(d, a.low, b.high);
-      mma_tf32(d, a.high, b.low);
-    }
+    mma_tf32(d, a.low, b.high);
+    mma_tf32(d, a.high, b.low);
     mma_tf32(d, a.high, b.high);
   }
 

@@ -17,7 +17,7 @@ namespace warpweave::kernels::reference {
 constexpr int kAttentionWarps = 4;
 
 template <class T, int HEAD_DIM, bool CAUSAL>
-__global__ void __launch_bounds__(32 * kAttentionWarps) attention(const AttentionParams p) {
+__global__ void __launch_bounds__(32 * kAttentionWarps, 4) attention(const AttentionParams p) {
   constexpr int CHANNELS = (HEAD_DIM + 31) / 32;  // per lane
   const float NONE = minus_infinity();
   __shared__ float queries[kAttentionWarps][HEAD_DIM];
@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(32 * kAttentionWarps) attention(const Attentio
       if (valid) {
         const T* key = keys + j * p.tokens.step * row;
         score = 0.0f;
+#pragma unroll 4
         for (int d = 0; d < HEAD_DIM; ++d) score += query[d] * to_float(key[d]);
         score *= p.scale;
       }
@@ -59,6 +60,7 @@ __global__ void __launch_bounds__(32 * kAttentionWarps) attention(const Attentio
       top = new_top;
       total = total * shrink + sum_lanes(weight);
       for (int c = 0; c < CHANNELS; ++c) out[c] *= shrink;
+#pragma unroll 1
       for (int n = 0; n < 32; ++n) {
         const float w = rounded<T>(__shfl_sync(0xffffffffu, weight, n));
         if (!(valid_lanes >> n & 1)) continue;

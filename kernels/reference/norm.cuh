@@ -2,8 +2,8 @@
 //
 //   layer: (x - mean) / sqrt(variance + eps) * weight + bias      rms: x / sqrt(mean(x^2) + eps) * weight
 //
-// A block owns one token at a time and reads it three times. The mean is corrected by the mean of the differences
-// from it, so that a mean 1e4 times the spread costs no digits.
+// A block owns one token at a time and reads it a few times. The mean is held as two numbers, so that one of 1e4
+// times the spread costs no digits.
 #pragma once
 
 #include "common/index.cuh"
@@ -29,34 +29,37 @@ __device__ inline float block_sum(float v, float* partial) {
 }
 
 template <class T, NormKind KIND>
-__global__ void __launch_bounds__(kNormThreads) norm(const NormParams p) {
+__global__ void __launch_bounds__(kNormThreads, 8) norm(const NormParams p) {
   __shared__ float partial[kNormThreads / 32];
   const float dim = static_cast<float>(p.dim);
   for (i64 token = blockIdx.x; token < p.tokens; token += gridDim.x) {
     const T* x = static_cast<const T*>(p.x) + cell_of(p.cells, token) * p.dim;
     T* y = static_cast<T*>(p.y) + token * p.pitch;
+    T* copy = p.copy ? static_cast<T*>(p.copy) + cell_of(p.cells, token) * p.dim : nullptr;
 
-    float mean = 0.0f, gain = 1.0f;
+    float mean = 0.0f, rest = 0.0f, gain = 1.0f;  // the mean is mean + rest
     if constexpr (KIND == NormKind::layer) {
       float sum = 0.0f;
       for (i64 d = threadIdx.x; d < p.dim; d += kNormThreads) sum += to_float(x[d]);
       mean = block_sum(sum, partial) / dim;
       sum = 0.0f;
       for (i64 d = threadIdx.x; d < p.dim; d += kNormThreads) sum += to_float(x[d]) - mean;
-      mean += block_sum(sum, partial) / dim;
+      rest = block_sum(sum, partial) / dim;
     }
     if constexpr (KIND != NormKind::none) {
       float squares = 0.0f;
       for (i64 d = threadIdx.x; d < p.dim; d += kNormThreads) {
-        const float v = to_float(x[d]) - mean;
+        const float v = to_float(x[d]) - mean - rest;
         squares += v * v;
       }
       gain = 1.0f / sqrtf(block_sum(squares, partial) / dim + p.eps);
     }
+#pragma unroll 1
     for (i64 d = threadIdx.x; d < p.pitch; d += kNormThreads) {
       float v = 0.0f;
       if (d < p.dim) {
-        v = (to_float(x[d]) - mean) * gain;
+        if (copy) copy[d] = x[d];
+        v = (to_float(x[d]) - mean - rest) * gain;
         if (p.weight) v *= p.weight[d];
         if (p.bias) v += p.bias[d];
       }

@@ -9,7 +9,7 @@ class Attention final : public AttentionOperation {
  public:
   Attention(const AttentionShape& shape, Precision precision, const GpuDevice& device)
       : tiles_(attention_tiles(shape, precision)),
-        shared_(tiles_.shared_bytes(shape.head_dim, itemsize(storage_type(precision)))),
+        shared_(tiles_.shared_bytes(shape, itemsize(storage_type(precision)))),
         kernel_(device.kernels().get(attention_kernel(shape, precision))) {
     kernel_.allow(shared_);
   }
@@ -33,14 +33,16 @@ class Attention final : public AttentionOperation {
 }  // namespace
 
 AttentionTiles attention_tiles(const AttentionShape& shape, Precision precision) {
-  if (shape.length <= 16) return {1, 1, 16};
   const bool half = half_operands(precision);
-  const bool wide = shape.head_dim > 128;  // its accumulators and rows leave less room
-  if (!half && wide) return {2, 1, 16};
+  // Wide heads have wide rows and accumulators; three stages of them must fit into 99 KiB.
+  if (shape.head_dim > 128)
+    return half ? AttentionTiles{shape.length <= 16 ? 1 : 4, 1, 16} : AttentionTiles{2, 1, 8};
+  if (shape.length <= 16) return {1, 1, 16};
+  if (!half && shape.head_dim > 64) return {4, 1, 16};
   if (shape.length <= 32) return {2, 1, 32};
-  if (!half || wide) return {4, 1, 32};
-  if (shape.length <= 64 || shape.head_dim > 64) return {4, 1, 64};
-  return {4, 2, 64};
+  if (!half || shape.head_dim > 64) return {4, 1, 32};
+  if (shape.length <= 64) return {4, 1, 64};
+  return {4, 2, 64, true};
 }
 
 KernelSpec attention_kernel(const AttentionShape& shape, Precision precision) {
@@ -49,11 +51,12 @@ KernelSpec attention_kernel(const AttentionShape& shape, Precision precision) {
   const std::string products =
       half_operands(precision)
           ? scope + "HalfProducts<" + device_type(precision) + ", " + head + ">"
-          : scope + "FloatProducts<" + head + ", " + (precision == Precision::fp32 ? "true" : "false") + ">";
+          : scope + "FloatProducts<" + head + ", " + (precision == Precision::tf32 ? "true" : "false") + ">";
   const AttentionTiles t = attention_tiles(shape, precision);
   return {"composed/attention.cuh", scope + "attention<" + products + ", " + std::to_string(t.warps) + ", " +
                                         std::to_string(t.tiles) + ", " + std::to_string(t.keys) + ", " +
-                                        (shape.causal ? "true" : "false") + ">"};
+                                        (t.ahead ? "true, " : "false, ") + (shape.causal ? "true" : "false") +
+                                        ">"};
 }
 
 std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, Precision precision,

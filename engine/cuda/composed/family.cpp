@@ -36,14 +36,18 @@ KernelSpec norm_kernel(const NormShape& shape, Precision precision) {
 
 class Norm final : public NormOperation {
  public:
-  Norm(const NormShape& shape, Precision precision, Kernel kernel)
-      : tokens_(NormPlan(shape, precision).tokens), kernel_(kernel) {}
+  Norm(const NormShape& shape, Precision precision, const GpuDevice& device, Kernel kernel)
+      : tokens_(NormPlan(shape, precision).tokens),
+        most_blocks_(device.multiprocessors() * kernel.resident_blocks(128, 0)),
+        kernel_(kernel) {}
   void enqueue(cudaStream_t stream, const kernels::NormParams& p) const override {
-    kernel_.launch(stream, {.blocks = (p.tokens + tokens_ - 1) / tokens_, .threads = 128}, p);
+    const std::int64_t blocks = std::min<std::int64_t>((p.tokens + tokens_ - 1) / tokens_, most_blocks_);
+    kernel_.launch(stream, {.blocks = blocks, .threads = 128}, p);
   }
 
  private:
-  std::int64_t tokens_;  // per block
+  std::int64_t tokens_;       // of a block at a time
+  std::int64_t most_blocks_;  // as many as run at a time; each goes on to further tokens
   Kernel kernel_;
 };
 
@@ -67,6 +71,11 @@ class Composed final : public Family {
 
   plan::Claim claim(const plan::LayerProblem& problem, const plan::Conditions& conditions) const override {
     if (!blas_missing_.empty()) return plan::Claim::decline(blas_missing_);
+    if (conditions.precision == Precision::tf32 &&
+        (problem.input.cells() < 8 || problem.input.channels < 8)) {
+      return plan::Claim::decline(
+          "tf32 gains nothing on fewer than 8 cells or 8 channels; plain float32 is exact");
+    }
     if (const auto* layer = dynamic_cast<const graph::AxialAttention*>(problem.layer)) {
       const std::int64_t head = head_pitch(layer->head_dim, conditions.precision);
       if (head > kMostHeadDim) {
@@ -75,7 +84,7 @@ class Composed final : public Family {
       }
       const AttentionShape shape{layer->heads, head, layer->length(problem.input), layer->causal};
       const std::size_t shared = attention_tiles(shape, conditions.precision)
-                                     .shared_bytes(head, itemsize(storage_type(conditions.precision)));
+                                     .shared_bytes(shape, itemsize(storage_type(conditions.precision)));
       if (static_cast<std::int64_t>(shared) > conditions.shared_memory_per_block) {
         return plan::Claim::decline("head_dim " + std::to_string(layer->head_dim) + " needs " +
                                     std::to_string(shared / 1024) +
@@ -105,7 +114,8 @@ class Composed final : public Family {
   std::unique_ptr<const NormOperation> norm(const NormShape& shape, Precision precision,
                                             const GpuDevice& device) const override {
     if (shape.pitch > kMostNormChannels) return reference_->norm(shape, precision, device);
-    return std::make_unique<Norm>(shape, precision, device.kernels().get(norm_kernel(shape, precision)));
+    return std::make_unique<Norm>(shape, precision, device,
+                                  device.kernels().get(norm_kernel(shape, precision)));
   }
 
   std::vector<KernelSpec> attention_kernels(const AttentionShape& shape,

@@ -80,7 +80,7 @@ class BlasProjection final : public Projection {
     void enqueue(cudaStream_t stream, const ProjectionRun& run) const override {
       const auto& [first, columns, pitch] = run.cells;
       if (!owner_.direct_) {
-        product_->enqueue(stream, run.a, nullptr, run.scratch, run.tokens, 1, run.tokens);
+        product_->enqueue(stream, run.a, run.scratch, run.tokens, 1, run.tokens);
         owner_.finish_.launch(
             stream, {.blocks = loop_blocks(run.tokens * owner_.shape_.n, 256), .threads = 256},
             kernels::FinishParams{reinterpret_cast<const float*>(run.scratch),
@@ -90,10 +90,9 @@ class BlasProjection final : public Projection {
       }
       const std::int64_t offset =
           first * owner_.shape_.n * static_cast<std::int64_t>(itemsize(storage_type(owner_.precision_)));
-      const auto* residual = run.residual ? static_cast<const std::byte*>(run.residual) + offset : nullptr;
       auto* y = static_cast<std::byte*>(run.y) + offset;
       const bool one_piece = columns == pitch || columns >= run.tokens;
-      product_->enqueue(stream, run.a, residual, y, one_piece ? run.tokens : columns,
+      product_->enqueue(stream, run.a, y, one_piece ? run.tokens : columns,
                         one_piece ? 1 : run.tokens / columns, pitch);
       if (own_activation(owner_.shape_)) {
         const std::int64_t count = run.tokens * owner_.shape_.n;

@@ -138,7 +138,7 @@ class AttentionStep::Bound final : public BoundStep {
     const bool row = layer.axis == Axis::row;
     slices_.for_each([&](const Slice& s) {
       const std::int64_t tokens = s.tokens();
-      step_.norm_.enqueue(run.stream, run.x, narrow, s.cells, tokens);
+      step_.norm_.enqueue(run.stream, run.x, narrow, residual_copy(layer.residual, run), s.cells, tokens);
       qkv_->enqueue(run.stream, {narrow, nullptr, qkv, dense(tokens), tokens, scratch});
       if (layer.rope) {
         rope_.launch(
@@ -159,7 +159,7 @@ class AttentionStep::Bound final : public BoundStep {
       p.scale = static_cast<float>(std::abs(layer.scale));
       attention_->enqueue(run.stream, p);
       output_->enqueue(run.stream,
-                       {narrow, layer.residual ? run.x : nullptr, run.y, s.cells, tokens, scratch});
+                       {narrow, layer.residual ? run.y : nullptr, run.y, s.cells, tokens, scratch});
     });
   }
 

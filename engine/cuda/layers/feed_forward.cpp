@@ -84,10 +84,10 @@ class FeedForwardStep::Bound final : public BoundStep {
     slices_.for_each([&](const Slice& s) {
       const std::int64_t tokens = s.tokens();
       const kernels::Cells cells{s.cells.first, tokens, tokens};  // a slice is one run of cells
-      step_.norm_.enqueue(run.stream, run.x, token, cells, tokens);
+      step_.norm_.enqueue(run.stream, run.x, token, residual_copy(step_.layer_.residual, run), cells, tokens);
       up_->enqueue(run.stream, {token, nullptr, hidden, dense(tokens), tokens, scratch});
       down_->enqueue(run.stream,
-                     {hidden, step_.layer_.residual ? run.x : nullptr, run.y, cells, tokens, scratch});
+                     {hidden, step_.layer_.residual ? run.y : nullptr, run.y, cells, tokens, scratch});
     });
   }
 

@@ -48,8 +48,9 @@ class NormPart {
  public:
   NormPart(const BuildContext& context, const graph::Norm& norm, std::int64_t dim,
            const weights::LayerWeights& weights, std::int64_t pitch, bool operand = true);
-  // From cells of the grid x to dense tokens of `pitch` elements.
-  void enqueue(cudaStream_t stream, const void* x, void* y, const kernels::Cells& cells,
+  // From cells of the grid x to dense tokens of `pitch` elements. `copy`, where not null, is a grid that gets
+  // the same cells as they are.
+  void enqueue(cudaStream_t stream, const void* x, void* y, void* copy, const kernels::Cells& cells,
                std::int64_t tokens) const;
 
  private:
@@ -61,6 +62,13 @@ class NormPart {
 
 KernelSpec elementwise_kernel(std::string_view name, const std::string& arguments);
 std::vector<KernelSpec> joined(std::initializer_list<std::vector<KernelSpec>> lists);
+
+// The grid that a projection with residual adds to: y itself, into which the norm copies x where they differ.
+// The sum is thus always in place, which matrix-product libraries do with other kernels, and other bits, than
+// a sum from elsewhere.
+inline void* residual_copy(bool residual, const StepRun& run) {
+  return residual && run.x != run.y ? run.y : nullptr;
+}
 
 // All tokens in a row, dense: the cells of a matrix in the workspace.
 inline kernels::Cells dense(std::int64_t tokens) { return {0, tokens, tokens}; }

@@ -29,7 +29,7 @@ class NormStep final : public Step {
     Bound(const NormPart& part, std::int64_t cells) : norm(part), tokens(cells) {}
     std::size_t workspace_bytes() const noexcept override { return 0; }
     void enqueue(const StepRun& run) const override {
-      norm.enqueue(run.stream, run.x, run.y, dense(tokens), tokens);
+      norm.enqueue(run.stream, run.x, run.y, nullptr, dense(tokens), tokens);
     }
     const NormPart& norm;
     std::int64_t tokens;

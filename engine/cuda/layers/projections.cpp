@@ -129,7 +129,7 @@ class ProductStep::Bound final : public BoundStep {
       const void* a = step_.gather_ == Gather::direct ? x + first * form.k * step_.element_ : operand;
       if (step_.gather_ == Gather::pad) {
         step_.pad_->enqueue(run.stream,
-                            {x, operand, nullptr, nullptr, cells, tokens, form.k, step_.k_, 0.0f});
+                            {x, operand, nullptr, nullptr, nullptr, cells, tokens, form.k, step_.k_, 0.0f});
       }
       if (step_.gather_ == Gather::patches) {
         step_.to_patches_.launch(run.stream, {.blocks = loop_blocks(tokens * step_.k_, 256), .threads = 256},

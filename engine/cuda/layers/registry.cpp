@@ -44,10 +44,10 @@ NormPart::NormPart(const BuildContext& context, const graph::Norm& norm, std::in
   operation_ = context.family.norm(shape_, context.precision, context.device);
 }
 
-void NormPart::enqueue(cudaStream_t stream, const void* x, void* y, const kernels::Cells& cells,
+void NormPart::enqueue(cudaStream_t stream, const void* x, void* y, void* copy, const kernels::Cells& cells,
                        std::int64_t tokens) const {
   operation_->enqueue(
-      stream, {x, y, reinterpret_cast<const float*>(weight_.data()),
+      stream, {x, y, copy, reinterpret_cast<const float*>(weight_.data()),
                reinterpret_cast<const float*>(bias_.data()), cells, tokens, shape_.dim, shape_.pitch, eps_});
 }
 

@@ -1,0 +1,258 @@
+// The run-time compiler and its cache; every kernel family for every architecture. Needs no GPU; what needs
+// NVRTC is skipped, saying so, where it is absent.
+#include "cuda/compiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "cuda/compile_for.h"
+#include "properties/problem.h"
+#include "warpweave/error.h"
+
+namespace warpweave::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CacheFolder {
+ public:
+  CacheFolder() {
+    char name[] = "/tmp/warpweave-cache-XXXXXX";
+    path_ = mkdtemp(name);
+    setenv("WARPWEAVE_CACHE_DIR", path_.c_str(), 1);
+  }
+  ~CacheFolder() {
+    unsetenv("WARPWEAVE_CACHE_DIR");
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  CacheFolder(const CacheFolder&) = delete;
+  CacheFolder& operator=(const CacheFolder&) = delete;
+  const fs::path& path() const { return path_; }
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> list;
+    for (const auto& entry : fs::directory_iterator(path_)) list.push_back(entry.path());
+    return list;
+  }
+
+ private:
+  fs::path path_;
+};
+
+CompiledKernel sample() { return {"_Z4name", "13.0", "log", {'c', 'o', 'd', 'e', '\0', '\x7f'}}; }
+
+TEST(KernelCache, GivesBackWhatWasStored) {
+  const CacheFolder folder;
+  const KernelCache cache(folder.path() / "not" / "there yet");
+  EXPECT_TRUE(cache.empty());
+  EXPECT_FALSE(cache.find("key"));
+  cache.store("key", sample());
+  const auto found = cache.find("key");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, sample().name);
+  EXPECT_EQ(found->compiler, sample().compiler);
+  EXPECT_EQ(found->log, sample().log);
+  EXPECT_EQ(found->machine_code, sample().machine_code);
+  EXPECT_FALSE(cache.empty());
+}
+
+TEST(KernelCache, TakesADamagedEntryForAbsent) {
+  const CacheFolder folder;
+  const KernelCache cache(folder.path());
+  cache.store("key", sample());
+  const fs::path file = folder.files().at(0);
+  std::string content;
+  {
+    std::ifstream in(file, std::ios::binary);
+    content.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  for (std::size_t i = 0; i < content.size(); ++i) {  // one bit
+    std::string damaged = content;
+    damaged[i] = static_cast<char>(damaged[i] ^ 4);
+    std::ofstream(file, std::ios::binary) << damaged;
+    // The newline after the checksum is the one byte that says nothing.
+    if (i != std::string("warpweave kernel 1\n").size() + 32) {
+      EXPECT_FALSE(cache.find("key")) << "byte " << i;
+    }
+  }
+  for (const std::size_t length : {std::size_t{0}, std::size_t{10}, content.size() - 1}) {
+    std::ofstream(file, std::ios::binary) << content.substr(0, length);
+    EXPECT_FALSE(cache.find("key")) << length << " bytes";
+  }
+  cache.store("key", sample());
+  EXPECT_TRUE(cache.find("key"));
+}
+
+TEST(KernelCache, SurvivesProcessesAtTheSameWork) {
+  const CacheFolder folder;
+  const KernelCache cache(folder.path());
+  std::vector<pid_t> children;
+  for (int c = 0; c < 4; ++c) {
+    const pid_t child = fork();
+    if (child == 0) {
+      bool good = true;
+      for (int i = 0; i < 100; ++i) {
+        cache.store("key", sample());
+        const auto found = cache.find("key");
+        good = good && found && found->machine_code == sample().machine_code;
+      }
+      _exit(good ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(folder.files().size(), 1u);  // nothing is left beside it
+}
+
+TEST(KernelCache, SaysOnceThatItCannotWriteAndGoesOn) {
+  const CacheFolder folder;
+  std::ofstream(folder.path() / "file") << "not a folder";
+  const KernelCache cache(folder.path() / "file" / "below");
+  testing::internal::CaptureStderr();
+  cache.store("a", sample());
+  cache.store("b", sample());
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, testing::HasSubstr("compiled kernels are not kept"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  EXPECT_FALSE(cache.find("a"));
+}
+
+TEST(Architecture, Names) {
+  EXPECT_EQ(architecture_name(90), "sm_90a");
+  EXPECT_EQ(architecture_name(120), "sm_120");
+  EXPECT_EQ(parse_architecture("sm_90a"), 90);
+  EXPECT_EQ(parse_architecture("sm_100"), 100);
+  for (const char* bad : {"", "sm_", "sm_75", "sm_9x", "90", "sm_1000"}) {
+    EXPECT_THROW(parse_architecture(bad), Error) << bad;
+  }
+}
+
+// ---- what needs NVRTC
+
+const KernelSpec kSmall{"common/convert.cuh", "warpweave::kernels::convert"};
+
+class Nvrtc : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!Compiler().missing().empty()) GTEST_SKIP() << Compiler().missing();
+  }
+  const CacheFolder folder_;
+};
+
+TEST_F(Nvrtc, CompilesOnceAndRepairsTheCache) {
+  const CompiledKernel first = Compiler().compile(kSmall, 80);
+  EXPECT_FALSE(first.machine_code.empty());
+  ASSERT_EQ(folder_.files().size(), 1u);
+  const fs::path file = folder_.files()[0];
+  const auto written = fs::last_write_time(file);
+  EXPECT_EQ(Compiler().compile(kSmall, 80).machine_code, first.machine_code);
+  EXPECT_EQ(fs::last_write_time(file), written);
+  std::ofstream(file, std::ios::binary) << "damaged";
+  EXPECT_EQ(Compiler().compile(kSmall, 80).machine_code, first.machine_code);
+  EXPECT_GT(fs::file_size(file), 1000u);
+  (void)Compiler().compile(kSmall, 90);  // another architecture is another kernel
+  EXPECT_EQ(folder_.files().size(), 2u);
+}
+
+TEST_F(Nvrtc, SaysWhatDoesNotCompile) {
+  try {
+    (void)Compiler().compile({"common/convert.cuh", "warpweave::kernels::nonesuch<float>"}, 80);
+    FAIL() << "compiled";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::internal);
+    EXPECT_THAT(error.what(), testing::HasSubstr("nonesuch"));
+  }
+}
+
+graph::Graph graph_of(const std::string& layers, int dim) {
+  return graph::parse_graph("name: test\ninput: {dim: " + std::to_string(dim) + "}\nlayers:\n" + layers,
+                            "test.yaml");
+}
+
+std::set<std::string> expressions(const std::vector<Compiled>& list) {
+  std::set<std::string> set;
+  for (const auto& c : list) set.insert(c.spec.expression);
+  return set;
+}
+
+TEST_F(Nvrtc, TwentySizesOfAModelNeedAtMostEightKernels) {
+  const graph::Graph graph = graph_of(
+      "  - axial_attention: {axis: row, heads: 4, tensors: \"r_{name}\"}\n"
+      "  - axial_attention: {axis: column, heads: 4, tensors: \"c_{name}\"}\n",
+      64);
+  EngineOptions options;
+  options.precision = Precision::bf16;
+  options.plan = "composed";
+  std::set<std::string> all;
+  properties::Dice dice(1);
+  for (int i = 0; i < 20; ++i) {
+    all.merge(
+        expressions(compile_for(graph, {1, 1 + dice.below(700), 1 + dice.below(700)}, "sm_90a", options)));
+  }
+  EXPECT_LE(all.size(), 8u) << testing::PrintToString(all);
+}
+
+// No specialisation spills registers, and none asks for more shared memory than the chip has (composed
+// declines).
+struct Build {
+  std::string architecture;
+  Precision precision;
+};
+void PrintTo(const Build& b, std::ostream* out) { *out << b.architecture << " " << to_string(b.precision); }
+
+class Families : public Nvrtc, public testing::WithParamInterface<Build> {};
+
+TEST_P(Families, CompileWithoutSpills) {
+  const auto& [architecture, precision] = GetParam();
+  const std::string whole =
+      "  - axial_attention: {axis: row, heads: 2, head_dim: 32, causal: true, rope: {}, tensors: "
+      "\"a_{name}\"}\n"
+      "  - axial_attention: {axis: column, heads: 2, head_dim: 64, norm: rms, tensors: \"b_{name}\"}\n"
+      "  - axial_attention: {axis: column, heads: 1, head_dim: 128, norm: none, tensors: \"c_{name}\"}\n"
+      "  - axial_attention: {axis: row, heads: 1, head_dim: 256, tensors: \"d_{name}\"}\n"
+      "  - feed_forward: {hidden: 200, activation: silu, tensors: \"e_{name}\"}\n"
+      "  - norm: {tensors: \"f_{name}\"}\n"
+      "  - position_embedding: {rows: 500, columns: 500, tensors: \"g_{name}\"}\n"
+      "  - patch_unembed: {patch: 2, channels: 3, tensors: \"h_{name}\"}\n"
+      "  - patch_embed: {patch: 2, channels: 3, dim: 64, tensors: \"i_{name}\"}\n";
+  const graph::Graph graph = graph_of(whole, 64);
+  EngineOptions options;
+  options.precision = precision;
+  for (const char* plan : {"composed", "cuda_reference"}) {
+    options.plan = plan;
+    for (const Compiled& c : compile_for(graph, {1, 20, 300}, architecture, options)) {
+      std::smatch found;
+      ASSERT_TRUE(std::regex_search(c.kernel.log, found, std::regex("Used (\\d+) registers")))
+          << c.kernel.log;
+      const std::regex spill("([1-9]\\d*) bytes spill");
+      EXPECT_FALSE(std::regex_search(c.kernel.log, found, spill)) << c.spec.expression << "\n"
+                                                                  << c.kernel.log;
+      if (std::regex_search(c.kernel.log, found, std::regex("(\\d+) bytes smem"))) {
+        EXPECT_LE(std::stol(found[1]), 48 * 1024) << c.spec.expression;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Families,
+                         testing::Values(Build{"sm_80", Precision::bf16}, Build{"sm_86", Precision::fp32},
+                                         Build{"sm_89", Precision::fp16}, Build{"sm_90a", Precision::bf16},
+                                         Build{"sm_90a", Precision::tf32}, Build{"sm_100", Precision::bf16},
+                                         Build{"sm_120", Precision::fp32}),
+                         [](const auto& test) {
+                           return test.param.architecture + "_" +
+                                  std::string(to_string(test.param.precision));
+                         });
+
+}  // namespace
+}  // namespace warpweave::cuda

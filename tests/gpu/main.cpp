@@ -1,0 +1,69 @@
+// warpweave_gpu_tests [GoogleTest's options]      needs a GPU; without one it says so and exits with 77
+// warpweave_gpu_tests --compile sm_90a            fills the kernel cache with what the tests need; needs no
+// GPU
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "accuracy/fixture.h"
+#include "cuda/backend.h"
+#include "cuda/compile_for.h"
+#include "model_data.h"
+#include "support.h"
+
+namespace warpweave::gpu_test {
+namespace {
+
+struct Work {
+  Model model;
+  Shape shape;
+};
+
+void compile(const Work& work, const std::string& architecture) {
+  for (const auto& plan : plans()) {
+    for (const Precision precision : kPrecisions) {
+      EngineOptions options;
+      options.plan = plan;
+      options.precision = precision;
+      cuda::compile_for(work.model.data()->graph, work.shape, architecture, options);
+    }
+  }
+}
+
+void compile_all(const std::string& architecture) {
+  std::vector<Work> list;
+  for (const auto& c : accuracy::load_cases()) list.push_back({accuracy::load_model(c), c.shape});
+  for (int seed = 0; seed < kRandomProblems; ++seed) {
+    const auto p = properties::random_problem(static_cast<std::uint64_t>(seed));
+    list.push_back({properties::make_model(p.attention.dim, {p.attention.yaml()}), p.shape});
+  }
+  std::atomic<std::size_t> next{0};
+  std::vector<std::jthread> threads;
+  for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < list.size(); i = next++) compile(list[i], architecture);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace warpweave::gpu_test
+
+int main(int argc, char** argv) {
+  using namespace warpweave;
+  testing::InitGoogleMock(&argc, argv);
+  if (argc == 3 && std::string(argv[1]) == "--compile") {
+    gpu_test::compile_all(argv[2]);
+    return 0;
+  }
+  if (const std::string reason = cuda::unusable(0); !reason.empty()) {
+    std::printf("GPU tests skipped: %s\n", reason.c_str());
+    return 77;
+  }
+  return RUN_ALL_TESTS();
+}

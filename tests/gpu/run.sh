@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# tests/gpu/run.sh [FOLDER]: all GPU tests on this machine, a few minutes; a short table last.
+#
+# FOLDER holds warpweave_gpu_tests and warpweave_gpu_bench (default build/release/tests/gpu). Writes
+# tests/gpu/record.json: GPU, date, counts and the hash of the code that was tested. Exit status 0 when all passed.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+bin=$(cd "${1:-build/release/tests/gpu}" && pwd)
+log=$(mktemp -d)
+export WARPWEAVE_CACHE_DIR=${WARPWEAVE_CACHE_DIR:-$log/cache}
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
+[ -n "$capability" ] || { echo "tests/gpu/run.sh: no NVIDIA GPU"; exit 77; }
+
+"$bin/warpweave_gpu_tests" --compile "sm_$capability" || exit 1
+"$bin/warpweave_gpu_tests" > "$log/tests" 2>&1
+status=$?
+count() { sed -n "s/^\[  $1  \] \([0-9]*\) tests*[,.].*/\1/p" "$log/tests" | head -1; }
+passed=$(count PASSED) failed=$(count FAILED)
+
+sanitizer=not-run
+if command -v compute-sanitizer >/dev/null; then
+  sanitizer=clean
+  few='*/seed_block_comp*:*/masked_causal_*:*/everything_*:*/patches_comp*:*/long_columns_comp*:*/head_dim_24_comp*'
+  for tool in memcheck racecheck; do
+    timeout 120 compute-sanitizer --tool $tool "$bin/warpweave_gpu_tests" --gtest_filter="$few" > "$log/$tool" 2>&1
+    summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log/$tool")
+    echo "$tool: ${summary:-no summary}"
+    # racecheck also lists hazards that it judges harmless, as warnings.
+    case "$summary" in
+      *"SUMMARY: 0 errors"*|*"(0 errors"*) ;;
+      *) sanitizer="$tool failed"; status=1 ;;
+    esac
+  done
+fi
+"$bin/warpweave_gpu_bench"
+
+cat > tests/gpu/record.json <<END
+{
+  "gpu": "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)",
+  "driver": "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1)",
+  "date": "$(date -u +%Y-%m-%d)",
+  "passed": ${passed:-0},
+  "failed": ${failed:-0},
+  "sanitizer": "$sanitizer",
+  "hash": "$(tests/gpu/hash.sh)"
+}
+END
+grep -E "^\[  FAILED  \]" "$log/tests" | sort -u | head -40
+grep "^worst of" "$log/tests"
+echo "GPU tests: ${passed:-0} passed, ${failed:-0} failed; compute-sanitizer $sanitizer"
+exit $status
