@@ -9,8 +9,8 @@
 
 namespace warpweave::cpu::fused {
 
-// A weight matrix W [outputs, inputs], packed as panels of Kernels::panel outputs, each [inputs][panel]; a
-// last panel of at most half as many outputs is half as wide. Outputs that fill up the last panel are zero.
+// A weight matrix W [outputs, inputs], packed as panels of Kernels::panel outputs, each [inputs][panel]; the
+// last panel is as wide as the vectors that hold what is left. Outputs that fill it up are zero.
 struct PackedMatrix {
   const float* values = nullptr;
   const float* bias = nullptr;  // [outputs] and zeros up to whole panels; zeros where the layer has none
