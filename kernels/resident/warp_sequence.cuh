@@ -122,13 +122,8 @@ struct WarpSequence {
     for (int h = 0; h < P; ++h)
 #pragma unroll
       for (int s = 0; s < hs; ++s) project_value(v[h], s, bias + h * head_bias, qkv + h * head_qkv, valid);
-    bool fine = true;
 #pragma unroll
-    for (int t = 0; t < tiles; ++t) fine = attend_tile<P, Check, S::mask>(o, q, k, v, t, valid) && fine;
-    if (!S::mask && !__all_sync(0xffffffffu, fine)) {
-#pragma unroll
-      for (int t = 0; t < tiles; ++t) attend_tile<P, Check, true>(o, q, k, v, t, valid);
-    }
+    for (int t = 0; t < tiles; ++t) attend_tile<P, Check>(o, q, k, v, t, valid);
   }
 
  private:
@@ -204,16 +199,20 @@ struct WarpSequence {
     }
   }
 
-  // O of a tile's queries. Returns whether the sums of weights are in range, which matters without Max.
-  template <int P, bool Check, bool Max>
-  __device__ __forceinline__ bool attend_tile(u32 (*o)[tiles][hs][4], const u32 (&q)[P][tiles][hs][4],
+  template <int P, bool Check>
+  __device__ __forceinline__ void attend_tile(u32 (*o)[tiles][hs][4], const u32 (&q)[P][tiles][hs][4],
                                               const u32 (&k)[P][keys][hs][2],
                                               const u32 (&v)[P][tiles][head_n][2], int tile,
                                               u32 valid) const {
     u32 p[P][tiles][4];
     float sum[P][4];
-    bool fine = true;
-    weigh<P, Check, Max>(p, sum, q, k, tile, valid);
+    weigh<P, Check, S::mask>(p, sum, q, k, tile, valid);
+    if constexpr (!S::mask) {
+      bool fine = true;
+#pragma unroll
+      for (int h = 0; h < P; ++h) fine = fine && sum_in_range<T>(sum[h][0]) && sum_in_range<T>(sum[h][2]);
+      if (!__all_sync(0xffffffffu, fine)) weigh<P, Check, true>(p, sum, q, k, tile, valid);
+    }
 #pragma unroll
     for (int h = 0; h < P; ++h) {
       float d[head_n][4];
@@ -225,7 +224,6 @@ struct WarpSequence {
       for (int t = 0; t < tiles; ++t)
 #pragma unroll
         for (int i = 0; i < head_n; ++i) mma<T>(d[i], p[h][t], v[h][t][i][0], v[h][t][i][1]);
-      fine = fine && sum_in_range<T>(sum[h][0]) && sum_in_range<T>(sum[h][2]);
       float inverse[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -239,7 +237,6 @@ struct WarpSequence {
           o[h][tile][j][i] = Pair<T>::pack(d[2 * j + i / 2][i % 2 * 2] * inverse[i % 2],
                                            d[2 * j + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
     }
-    return fine;
   }
 };
 

@@ -51,7 +51,7 @@ struct WeightRing {
     if (threadIdx.x == 0) {
       for (int i = 0; i < stages; ++i) {
         barrier_init(full(i), 1);
-        barrier_init(empty(i), S::warps);
+        barrier_init(empty(i), S::wgmma ? S::warps : S::threads);
         store_shared(count(i), 0u);
       }
       barrier_init_fence();
@@ -66,10 +66,13 @@ struct WeightRing {
 
   __device__ __forceinline__ void release(int item) const {
     if constexpr (resident) return;
+    // The barrier orders the reads of all warps before the copy, the counter tells who is last. A warpgroup's
+    // products are complete when its threads get here, so one lane may speak for a warp; reads by ldmatrix
+    // are each lane's own.
+    if (!S::wgmma) barrier_arrive(empty(item));
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-      // The barrier orders the reads of all warps before the copy, the counter tells who is last.
-      barrier_arrive(empty(item));
+      if (S::wgmma) barrier_arrive(empty(item));
       u32 before;
       asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
                    : "=r"(before)
