@@ -6,6 +6,7 @@
 
 #include "cpu/backend.h"
 #include "cuda/backend.h"
+#include "edge.h"
 #include "model_data.h"
 #include "plan/backend.h"
 #include "plan/explain.h"
@@ -77,6 +78,9 @@ Device choose(const EngineOptions& options, std::string& notice) {
   return Device::cpu();
 }
 
+// Far beyond the cores of any machine: a slip of the finger must not start threads until the system refuses.
+constexpr int kMostThreads = 4096;
+
 void append_notice(std::string& notice, const std::string& text) {
   notice += (notice.empty() ? "" : "; ") + text;
 }
@@ -84,22 +88,27 @@ void append_notice(std::string& notice, const std::string& text) {
 }  // namespace
 
 Engine::Engine(Model model, EngineOptions options) {
-  auto impl = std::make_shared<Impl>(Impl{std::move(model), options, {}, {}, {}});
   if (options.threads < 0)
     throw Error(ErrorCode::input, fmt::format("threads: {} is negative; 0 takes all cores", options.threads));
+  if (options.threads > kMostThreads)
+    throw Error(ErrorCode::input,
+                fmt::format("threads: {} is more than {}; 0 takes all cores", options.threads, kMostThreads));
   if (options.workspace_limit < 0)
     throw Error(ErrorCode::input,
                 fmt::format("workspace limit: {} bytes is negative", options.workspace_limit));
-  impl->device = choose(options, impl->notice);
-  if (impl->device.kind == Device::Kind::cpu) {
-    if (options.precision == Precision::tf32) append_notice(impl->notice, "the CPU computes tf32 as fp32");
-    impl->backend = cpu::make_backend(impl->model.data(), options);
-  } else {
-    if (options.precision == Precision::fp64)
-      throw Error(ErrorCode::device, "precision fp64 exists on the CPU only");
-    impl->backend = cuda::make_backend(impl->model.data(), options);
-  }
-  impl_ = std::move(impl);
+  impl_ = at_edge("making the engine", [&] {
+    auto impl = std::make_shared<Impl>(Impl{std::move(model), options, {}, {}, {}});
+    impl->device = choose(options, impl->notice);
+    if (impl->device.kind == Device::Kind::cpu) {
+      if (options.precision == Precision::tf32) append_notice(impl->notice, "the CPU computes tf32 as fp32");
+      impl->backend = cpu::make_backend(impl->model.data(), options);
+    } else {
+      if (options.precision == Precision::fp64)
+        throw Error(ErrorCode::device, "precision fp64 exists on the CPU only");
+      impl->backend = cuda::make_backend(impl->model.data(), options);
+    }
+    return impl;
+  });
 }
 
 const Model& Engine::model() const noexcept { return impl_->model; }
@@ -107,11 +116,13 @@ Device Engine::device() const noexcept { return impl_->device; }
 Precision Engine::precision() const noexcept { return impl_->options.precision; }
 const std::string& Engine::notice() const noexcept { return impl_->notice; }
 
-std::vector<std::string> Engine::plans() const { return impl_->backend->names(); }
+std::vector<std::string> Engine::plans() const {
+  return at_edge("listing the plans", [&] { return impl_->backend->names(); });
+}
 
 std::vector<PlannedLayer> Engine::plan(const Shape& shape) const {
   check(impl_->input_shape(shape), "input grid");
-  return impl_->backend->plan(shape);
+  return at_edge("planning", [&] { return impl_->backend->plan(shape); });
 }
 
 // ---------------------------------------------------------------- Session
@@ -161,22 +172,24 @@ Session::~Session() = default;
 
 Session Engine::prepare(const Shape& shape) const {
   check(impl_->input_shape(shape), "input grid");
-  auto session = std::make_unique<Session::Impl>();
-  session->engine = impl_;
-  session->shape = shape;
-  session->input = impl_->input_shape(shape);
-  session->output = impl_->model.output_shape(shape);
-  check(session->output, "output grid");
-  session->prepared = impl_->backend->prepare(shape);
-  return Session(std::move(session));
+  return at_edge("preparing a session", [&] {
+    auto session = std::make_unique<Session::Impl>();
+    session->engine = impl_;
+    session->shape = shape;
+    session->input = impl_->input_shape(shape);
+    session->output = impl_->model.output_shape(shape);
+    check(session->output, "output grid");
+    session->prepared = impl_->backend->prepare(shape);
+    return Session(std::move(session));
+  });
 }
 
 void Session::run(const ConstGridView& x, const GridView& y, const RunOptions& options) {
-  impl_->run(x, y, options, Impl::Memory::device);
+  at_edge("running", [&] { impl_->run(x, y, options, Impl::Memory::device); });
 }
 
 void Session::run_host(const ConstGridView& x, const GridView& y, const RunOptions& options) {
-  impl_->run(x, y, options, Impl::Memory::host);
+  at_edge("running", [&] { impl_->run(x, y, options, Impl::Memory::host); });
 }
 
 const Shape& Session::input() const noexcept { return impl_->shape; }
@@ -184,7 +197,9 @@ GridShape Session::input_shape() const noexcept { return impl_->input; }
 GridShape Session::output_shape() const noexcept { return impl_->output; }
 std::int64_t Session::workspace_bytes() const noexcept { return impl_->prepared->workspace_bytes(); }
 const std::vector<PlannedLayer>& Session::plan() const noexcept { return impl_->prepared->layers(); }
-std::string Session::explain() const { return plan::explain(plan(), workspace_bytes()); }
+std::string Session::explain() const {
+  return at_edge("explaining the plan", [&] { return plan::explain(plan(), workspace_bytes()); });
+}
 
 Tensor Engine::run(const Tensor& x, const Tensor* mask, DType output) const {
   const GridShape shape = x.grid();
@@ -194,13 +209,15 @@ Tensor Engine::run(const Tensor& x, const Tensor* mask, DType output) const {
                             shape.channels, impl_->model.input_channels()));
   if (!is_grid_type(output))
     throw Error(ErrorCode::input, fmt::format("output type: a grid cannot be {}", to_string(output)));
-  Session session = prepare({shape.batch, shape.rows, shape.columns});
-  const GridShape out = session.output_shape();
-  Tensor y(output, {out.batch, out.rows, out.columns, out.channels});
-  RunOptions options;
-  if (mask) options.mask = mask_view(*mask);
-  session.run_host(view(x), view(y), options);
-  return y;
+  return at_edge("running", [&] {
+    Session session = prepare({shape.batch, shape.rows, shape.columns});
+    const GridShape out = session.output_shape();
+    Tensor y(output, {out.batch, out.rows, out.columns, out.channels});
+    RunOptions options;
+    if (mask) options.mask = mask_view(*mask);
+    session.run_host(view(x), view(y), options);
+    return y;
+  });
 }
 
 const char* version() noexcept { return WARPWEAVE_VERSION; }

@@ -2,8 +2,13 @@
 
 #include <sched.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
+#include <system_error>
+
+#include "warpweave/error.h"
 
 namespace warpweave::cpu {
 
@@ -39,6 +44,10 @@ ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : usable_co
   workers_.reserve(threads_ - 1);
   try {
     for (int slot = 1; slot < threads_; ++slot) workers_.emplace_back([this, slot] { worker(slot); });
+  } catch (const std::system_error& e) {
+    stop();
+    throw Error(ErrorCode::device, fmt::format("cannot start thread {} of {}: {}; ask for fewer threads",
+                                               workers_.size() + 2, threads_, e.code().message()));
   } catch (...) {
     stop();
     throw;

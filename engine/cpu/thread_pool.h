@@ -16,6 +16,7 @@ namespace warpweave::cpu {
 class ThreadPool {
  public:
   // `threads` counts the caller: threads - 1 workers are started; 0 = all cores this process may use.
+  // Throws Error(device) where the system refuses one.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

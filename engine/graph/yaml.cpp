@@ -1,19 +1,22 @@
 #include "graph/yaml.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
+#include <system_error>
 #include <unordered_map>
 
 #include "graph/text.h"
+#include "io/file.h"
 #include "io/text.h"
 #include "warpweave/error.h"
 
@@ -229,29 +232,27 @@ Document parse(const std::string& text, std::string_view file, const Limits& lim
 
 std::string read_file(const std::string& file, const Limits& limits) {
   const Place place{file, 0, {}};
-  std::error_code status_error;
-  const auto status = std::filesystem::status(file, status_error);
-  if (status.type() == std::filesystem::file_type::not_found) {
-    place.fail("no such file; expected a YAML model file");
+  // Opened first and examined then, so that nobody can put a FIFO in its place between the two; O_NONBLOCK: a
+  // FIFO without a writer must not be waited for.
+  const Descriptor descriptor(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  if (descriptor.get() < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) place.fail("no such file; expected a YAML model file");
+    place.fail(fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
   }
-  if (status.type() == std::filesystem::file_type::directory) {
-    place.fail("a directory; expected a YAML model file");
-  }
-  if (status.type() == std::filesystem::file_type::none)
-    place.fail("cannot be read: " + status_error.message());
-  if (status.type() != std::filesystem::file_type::regular) {
-    place.fail("not a regular file; expected a YAML model file");
-  }
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) place.fail(fmt::format("cannot be opened: {}", std::strerror(errno)));
+  struct stat status = {};
+  if (::fstat(descriptor.get(), &status) != 0)
+    place.fail(fmt::format("cannot be examined: {}", std::generic_category().message(errno)));
+  if (S_ISDIR(status.st_mode)) place.fail("a directory; expected a YAML model file");
+  if (!S_ISREG(status.st_mode)) place.fail("not a regular file; expected a YAML model file");
   std::string text;
-  char buffer[1 << 16];
-  while (stream.read(buffer, sizeof buffer) || stream.gcount() > 0) {
-    text.append(buffer, static_cast<std::size_t>(stream.gcount()));
-    if (text.size() > limits.file_bytes) break;  // parse() refuses it
+  std::array<char, 1 << 16> block;
+  while (text.size() <= limits.file_bytes) {  // parse() refuses a longer one
+    const ssize_t count = ::read(descriptor.get(), block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) place.fail(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
+    if (count == 0) break;
+    text.append(block.data(), static_cast<std::size_t>(count));
   }
-  if (stream.bad()) place.fail("cannot be read to its end");
   return text;
 }
 

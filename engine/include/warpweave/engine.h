@@ -20,7 +20,7 @@ struct EngineOptions {
   // `strict` a decline is Error(device).
   std::string plan = "auto";
   bool strict = false;
-  int threads = 0;                   // CPU threads, the caller's included; 0 = all cores
+  int threads = 0;                   // CPU threads, the caller's included, at most 4096; 0 = all cores
   std::int64_t workspace_limit = 0;  // bytes of memory beyond input, output and weights; 0 = no limit
 };
 
@@ -51,7 +51,8 @@ class Session {
 
   // Runs on the grid x into y, both of the prepared shape and of any floating element type; y may alias x
   // where the shapes and types are equal. Throws Error(input) on a wrong shape, type or mask. On the CPU it
-  // returns when done; on a GPU it is asynchronous on the stream. Allocates nothing and synchronises nothing.
+  // returns when done; on a GPU it is asynchronous on the stream. Allocates nothing and synchronises nothing
+  // (the CPU's `reference`, which is written to be read, allocates). After an Error(device) y holds anything.
   // A session is used by one thread at a time; a debug build throws Error(internal) where two meet.
   void run(const ConstGridView& x, const GridView& y, const RunOptions& options = {});
   // The same on host memory (grids and mask), whatever the device; returns when y is complete.
@@ -74,7 +75,8 @@ class Session {
 // Immutable and freely shared between threads; copies share the same packed weights.
 class Engine {
  public:
-  // Throws Error(device) when the device cannot be used, naming the reason; packs the weights.
+  // Throws Error(device) when the device, threads or memory cannot be had, naming the reason; packs the
+  // weights.
   explicit Engine(Model model, EngineOptions options = {});
 
   const Model& model() const noexcept;

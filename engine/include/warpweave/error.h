@@ -1,4 +1,6 @@
-// One exception type for everything that can go wrong.
+// One exception type for everything that can go wrong. Memory or threads refused anywhere are Error(device)
+// too; only where not even the words of the message can be had, std::bad_alloc. The failed call leaves
+// nothing behind, and what it was made of (model, engine, session, file) is as good as before.
 #pragma once
 
 #include <stdexcept>
