@@ -63,6 +63,7 @@ Outcome warpweave(const std::vector<std::string>& arguments, const RunSettings& 
     ::dup2(out.write, STDOUT_FILENO);
     ::dup2(err.write, STDERR_FILENO);
     for (const auto& [name, value] : settings.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    if (settings.in_child) settings.in_child();
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
@@ -72,6 +73,7 @@ Outcome warpweave(const std::vector<std::string>& arguments, const RunSettings& 
     ::usleep(static_cast<useconds_t>(settings.kill_after_us));
     ::kill(child, SIGKILL);
   }
+  if (settings.meanwhile) settings.meanwhile(child);
   Outcome outcome;
   drain(out.read, err.read, outcome);
   ::close(out.read);

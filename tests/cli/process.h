@@ -1,7 +1,10 @@
 // Runs the warpweave binary as a user does.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +19,8 @@ struct RunSettings {
   std::vector<std::pair<std::string, std::string>> environment = {};  // set beside what the test has
   bool terminal = false;                                              // standard error is a terminal
   int kill_after_us = -1;                                             // SIGKILL after this many microseconds
+  std::function<void()> in_child = {};        // limits, rights, ...: called before the program starts
+  std::function<void(pid_t)> meanwhile = {};  // called with the program's id once it runs
 };
 
 Outcome warpweave(const std::vector<std::string>& arguments, const RunSettings& settings = {});
