@@ -32,7 +32,8 @@ if command -v compute-sanitizer >/dev/null; then
     esac
   done
 fi
-"$bin/warpweave_gpu_bench"
+for plan in composed auto; do "$bin/warpweave_gpu_bench" --plan $plan || status=1; done
+"$bin/warpweave_gpu_bench" --precision fp32 seed pair512 msa768 || status=1
 
 cat > tests/gpu/record.json <<END
 {
