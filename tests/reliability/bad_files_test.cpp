@@ -1,5 +1,7 @@
 // Inputs that are not what a file should be, for every option that takes one: the real binary refuses each in
 // one line that names it, at once.
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -140,6 +142,33 @@ TEST_F(BadFiles, ThatChangeAllTheTime) {
     stop = true;
     world.join();
   }
+}
+
+// A model file and a FIFO change places while models are loaded: whoever examines one and opens the other
+// waits for ever, and the alarm ends this program.
+TEST_F(BadFiles, AFifoInThePlaceOfAModelFile) {
+  const std::string fifo = f.folder / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::atomic<bool> stop = false;
+  std::thread world([&] {
+    while (!stop) (void)::renameat2(AT_FDCWD, fifo.c_str(), AT_FDCWD, f.config.c_str(), RENAME_EXCHANGE);
+  });
+  ::alarm(30);
+  int loaded = 0, refused = 0;
+  for (int i = 0; i < 2000 || ((loaded == 0 || refused == 0) && i < 200000); ++i) {
+    try {
+      Model::random(f.config);
+      ++loaded;
+    } catch (const Error& e) {
+      ++refused;
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("not a regular file"));
+    }
+  }
+  ::alarm(0);
+  stop = true;
+  world.join();
+  EXPECT_GT(loaded, 0);
+  EXPECT_GT(refused, 0);
 }
 
 // 10^12 elements and more in the header: refused by the file's size, or by the memory of the machine.
