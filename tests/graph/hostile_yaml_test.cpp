@@ -25,7 +25,7 @@ std::string repeated(const std::string& text, int count) {
   return s;
 }
 
-testing::Matcher<std::string> error_at(int line, const std::string& words) {
+::testing::Matcher<std::string> error_at(int line, const std::string& words) {
   return AllOf(StartsWith("model.yaml:" + std::to_string(line) + ": "), HasSubstr(words));
 }
 
