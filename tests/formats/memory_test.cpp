@@ -34,10 +34,24 @@ void give_back(void* p) noexcept {
 
 }  // namespace
 
-// The other forms call these.
+// The other forms call these, but with AddressSanitizer the nothrow ones do not.
 void* operator new(std::size_t size) { return take(size > 0 ? size : 1, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return take(size > 0 ? size : 1, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 void operator delete(void* p) noexcept { give_back(p); }
 void operator delete(void* p, std::size_t) noexcept { give_back(p); }
