@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "cpu/fused/flush_subnormals.h"
 #include "cpu/fused/packing.h"
 #include "cpu/fused/rope_table.h"
 #include "cpu/fused/scratch.h"
@@ -113,6 +114,7 @@ class AttentionStep final : public Step {
     const bool balanced = tasks % threads == 0 || tasks >= 6 * threads;
     if (balanced || geometry.blocks_per_sequence() == 1) {
       run.pool->parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end, int slot) {
+        const FlushSubnormals mode;
         for (std::int64_t i = begin; i < end; ++i)
           whole(task, {i * taken, std::min(taken, sequences - i * taken), slot * rows_per_slot(geometry)},
                 slot);
@@ -242,6 +244,7 @@ class AttentionStep final : public Step {
       });
     const std::int64_t n = blocks(task.geometry, set);
     pool.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
+      const FlushSubnormals mode;
       const Slot slot = slot_of(task, slot_index);
       for (std::int64_t i = begin; i < end; ++i) {
         const Block b = block(task.geometry, set, i);
@@ -250,6 +253,7 @@ class AttentionStep final : public Step {
       }
     });
     pool.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
+      const FlushSubnormals mode;
       const Slot slot = slot_of(task, slot_index);
       for (std::int64_t i = begin; i < end; ++i) {
         const Block b = block(task.geometry, set, i);
