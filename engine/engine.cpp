@@ -31,6 +31,14 @@ void check_view(const char* what, const void* data, DType type, const GridShape&
                                               what, to_string(shape), to_string(expected)));
 }
 
+bool overlap(const ConstGridView& x, const GridView& y) {
+  const auto begin = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
+  const auto end = [&](const void* data, DType type, const GridShape& shape) {
+    return begin(data) + static_cast<std::uintptr_t>(shape.elements()) * itemsize(type);
+  };
+  return begin(x.data) < end(y.data, y.type, y.shape) && begin(y.data) < end(x.data, x.type, x.shape);
+}
+
 // A mask belongs to the cells of the input grid; layers that change the cells leave it without a meaning.
 void check_mask(const MaskView& mask, const Shape& input, const detail::ModelData& model) {
   if (!mask.data) return;
@@ -63,6 +71,16 @@ struct Engine::Impl {
 
   GridShape input_shape(const Shape& shape) const {
     return {shape.batch, shape.rows, shape.columns, model.input_channels()};
+  }
+
+  // Throws Error(input) unless the model can take the grid, and every grid on the way can be addressed.
+  void check_grids(const Shape& shape) const {
+    check(input_shape(shape), "input grid");
+    const graph::Graph& graph = model.data()->graph;
+    const auto cells = graph.shapes({shape.rows, shape.columns, model.input_channels()});
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      check({shape.batch, cells[i].rows, cells[i].columns, cells[i].channels},
+            graph.nodes[i].path + ": output grid");
   }
 };
 
@@ -121,8 +139,17 @@ std::vector<std::string> Engine::plans() const {
 }
 
 std::vector<PlannedLayer> Engine::plan(const Shape& shape) const {
-  check(impl_->input_shape(shape), "input grid");
-  return at_edge("planning", [&] { return impl_->backend->plan(shape); });
+  return at_edge("planning", [&] {
+    impl_->check_grids(shape);
+    return impl_->backend->plan(shape);
+  });
+}
+
+std::int64_t Engine::workspace_bytes(const Shape& shape) const {
+  return at_edge("planning", [&] {
+    impl_->check_grids(shape);
+    return impl_->backend->workspace_bytes(shape);
+  });
 }
 
 // ---------------------------------------------------------------- Session
@@ -156,6 +183,9 @@ struct Session::Impl {
           fmt::format("output grid: it may be the input's memory only where type and shape are equal; "
                       "these are {} {} and {} {}",
                       to_string(x.type), to_string(input), to_string(y.type), to_string(output)));
+    if (x.data != y.data && overlap(x, y))
+      throw Error(ErrorCode::input,
+                  "output grid: it overlaps the input's memory in part; it may be the same or apart");
     if (engine->device.kind == Device::Kind::cpu && options.stream)
       throw Error(ErrorCode::input, "stream: there are no streams on the CPU; leave it null");
     if (memory == Memory::host)
@@ -171,14 +201,13 @@ Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
 Session Engine::prepare(const Shape& shape) const {
-  check(impl_->input_shape(shape), "input grid");
   return at_edge("preparing a session", [&] {
+    impl_->check_grids(shape);
     auto session = std::make_unique<Session::Impl>();
     session->engine = impl_;
     session->shape = shape;
     session->input = impl_->input_shape(shape);
     session->output = impl_->model.output_shape(shape);
-    check(session->output, "output grid");
     session->prepared = impl_->backend->prepare(shape);
     return Session(std::move(session));
   });

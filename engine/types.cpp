@@ -99,7 +99,8 @@ std::string to_string(const GridShape& shape) {
 }
 
 void check(const GridShape& shape, std::string_view what) {
-  constexpr std::int64_t kLimit = std::numeric_limits<std::int64_t>::max() / 8;
+  // With room for a sum of several grids in bytes.
+  constexpr std::int64_t kLimit = std::numeric_limits<std::int64_t>::max() / 64;
   std::int64_t elements = 1;
   for (const std::int64_t size : {shape.batch, shape.rows, shape.columns, shape.channels}) {
     if (size < 1)

@@ -10,6 +10,7 @@
 #include "bench/report.h"
 #include "bench/suites.h"
 #include "cli/commands.h"
+#include "cli/numbers.h"
 #include "cli/options.h"
 #include "cli/output_file.h"
 
@@ -128,8 +129,10 @@ Command add_bench(CLI::App& app) {
   command->add_option("--suite", o->suite, "cpu or gpu: axial blocks of many shapes");
   command->add_option("--only", o->only, "one case of the suite");
   command->add_option("--json", o->json, "write the results here too");
-  command->add_option("--repeat", o->protocol.repeats, "least number of timed runs (7)");
-  command->add_option("--seconds", o->protocol.seconds, "least time spent on each plan (1)");
+  command->add_option("--repeat", o->protocol.repeats, "least number of timed runs (7)")
+      ->check(whole_number(1000000));
+  command->add_option("--seconds", o->protocol.seconds, "least time spent on each plan (1)")
+      ->check(finite_number());
   command->footer("--plan all measures every implementation, in turns.");
   add_common_options(*command, o->common);
   return {command, [o] { return (*o)(); }};

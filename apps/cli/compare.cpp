@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/evaluate.h"
+#include "cli/numbers.h"
 
 namespace warpweave::cli {
 namespace {
@@ -67,7 +68,8 @@ Command add_compare(CLI::App& app) {
   add_evaluation_options(*command, options->files);
   command->add_option("--expect", options->expect, "expected output, .npy or .safetensors (tensor x)")
       ->required();
-  command->add_option("--tolerance", options->tolerance, "on |y - e| / |e|, Euclidean norms (1e-5)");
+  command->add_option("--tolerance", options->tolerance, "on |y - e| / |e|, Euclidean norms (1e-5)")
+      ->check(finite_number());
   add_common_options(*command, options->common);
   return {command, [options] { return (*options)(); }};
 }

@@ -3,11 +3,14 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 
 #include "cli/commands.h"
 #include "cli/messages.h"
+#include "cli/numbers.h"
 #include "cli/options.h"
 #include "cli/output_file.h"
 #include "cli/progress.h"
@@ -23,6 +26,14 @@ using denoiser::Picture;
 constexpr double kTrainedLow = 4, kTrainedHigh = 52;  // noise levels that the model has seen
 
 std::string decibels(double psnr) { return std::isinf(psnr) ? "identical" : fmt::format("{:.2f} dB", psnr); }
+
+bool same_file(const std::string& a, const std::string& b) {
+  const auto full = [](const std::string& path) {
+    std::error_code error;  // then the path stays empty, and is equal to no other
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  };
+  return !full(a).empty() && full(a) == full(b);
+}
 
 struct DenoiseCommand {
   CommonOptions common;
@@ -65,6 +76,10 @@ struct DenoiseCommand {
     };
     check_level("--sigma", sigma);
     check_level("--add-noise", added);
+    if (!side_by_side.empty() && same_file(side_by_side, output)) {
+      throw Error(ErrorCode::input,
+                  fmt::format("--side-by-side: {} is the output already; give it another name", output));
+    }
     if (config.empty() != weights.empty()) {
       throw Error(ErrorCode::input,
                   "--config and --weights: give both, or none for the model that comes along");
@@ -129,10 +144,13 @@ Command add_denoise(CLI::App& app) {
   auto o = std::make_shared<DenoiseCommand>();
   command->add_option("IN", o->input, "PNG or JPEG picture")->required();
   command->add_option("OUT.png", o->output, "the picture without its noise")->required();
-  command->add_option("--sigma", o->sigma, "standard deviation of the noise, 0 to 255 (estimated)");
+  command->add_option("--sigma", o->sigma, "standard deviation of the noise, 0 to 255 (estimated)")
+      ->check(finite_number());
   command->add_option("--reference", o->reference, "the clean picture, to score against");
-  command->add_option("--add-noise", o->added, "first add Gaussian noise of this standard deviation to IN");
-  command->add_option("--seed", o->seed, "of the added noise (0)");
+  command->add_option("--add-noise", o->added, "first add Gaussian noise of this standard deviation to IN")
+      ->check(finite_number());
+  command->add_option("--seed", o->seed, "of the added noise (0)")
+      ->check(whole_number(std::numeric_limits<std::uint64_t>::max()));
   command->add_option("--side-by-side", o->side_by_side,
                       "also write noisy, denoised and, where known, clean side by side");
   command->add_option("--config", o->config, "another model file (YAML)");

@@ -115,20 +115,15 @@ void print_layers(const graph::Graph& graph, const SafetensorsFile* file) {
   }
 }
 
-// The plan with its reasons. The workspace is taken for a moment, so that its size is the true one.
+// The plan with its reasons. No grid and no workspace is taken: a plan may be looked at on a smaller machine.
 void print_plan(const Model& model, const Shape& shape, const CommonOptions& options) {
   const Engine engine = make_engine(model, options);
   const std::vector<PlannedLayer> planned = engine.plan(shape);
+  const std::int64_t workspace = engine.workspace_bytes(shape);
   fmt::print("\nplan for an input of {} on {} in {}\n",
              to_string(GridShape{shape.batch, shape.rows, shape.columns, model.input_channels()}),
              to_string(engine.device()), to_string(engine.precision()));
-  try {
-    fmt::print("{}", engine.prepare(shape).explain());
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::device) throw;
-    fmt::print("{}", plan::explain(planned, 0));
-    throw;
-  }
+  fmt::print("{}", plan::explain(planned, workspace));
 }
 
 struct InspectCommand {

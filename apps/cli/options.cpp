@@ -7,9 +7,12 @@
 #include <cmath>
 
 #include "cli/messages.h"
+#include "cli/numbers.h"
 
 namespace warpweave::cli {
 namespace {
+
+constexpr std::uint64_t kMostThreads = 4096;
 
 [[noreturn]] void bad_value(const char* option, const std::string& text, const std::string& what) {
   throw Error(ErrorCode::input, fmt::format("{}: '{}' {}", option, text, what));
@@ -34,7 +37,9 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
       ->group(group);
   command.add_option("--plan", o.plan, "preferred implementation, or auto (auto)")->group(group);
   command.add_flag("--strict", o.strict, "a layer that the named plan declines is an error")->group(group);
-  command.add_option("--threads", o.threads, "CPU threads, 0 for all cores (0)")->group(group);
+  command.add_option("--threads", o.threads, "CPU threads, 0 for all cores (0)")
+      ->check(whole_number(kMostThreads))
+      ->group(group);
   command
       .add_option("--workspace", o.workspace,
                   "most bytes beside weights, input and output, like 512M or 2GiB")
@@ -51,17 +56,12 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
 }
 
 EngineOptions engine_options(const CommonOptions& o) {
-  constexpr int kMostThreads = 4096;
   EngineOptions e;
   e.device = parse_named("--device", o.device, [](const std::string& s) { return parse_device(s); });
   e.precision =
       parse_named("--precision", o.precision, [](const std::string& s) { return parse_precision(s); });
   e.plan = o.plan;
   e.strict = o.strict;
-  if (o.threads < 0 || o.threads > kMostThreads) {
-    bad_value("--threads", std::to_string(o.threads),
-              fmt::format("is not a number from 0 to {}", kMostThreads));
-  }
   e.threads = o.threads;
   if (!o.workspace.empty()) e.workspace_limit = parse_size(o.workspace);
   return e;

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/messages.h"
+#include "cli/numbers.h"
 #include "cli/usage.h"
 #include "warpweave/warpweave.h"
 
@@ -32,6 +33,7 @@ int parse_and_run(int argc, char** argv) {
   app.footer("'warpweave COMMAND --help' tells the options of a command.");
   const std::vector<Command> commands = {add_run(app),   add_inspect(app), add_compare(app),
                                          add_bench(app), add_compile(app), add_denoise(app)};
+  for (const Command& command : commands) refuse_empty_values(*command.app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help or --version

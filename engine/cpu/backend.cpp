@@ -36,6 +36,50 @@ struct PreparedStep {
   int layers_done = 0;  // of the model, once this step is through
 };
 
+// Memory of a session beyond input, output and weights, in bytes.
+struct Workspace {
+  std::size_t scratch = 0, a = 0, b = 0;
+  std::size_t total() const noexcept { return scratch + a + b; }
+};
+
+// Converting an input or output is another way through the buffers: one route for each combination.
+class Routes {
+ public:
+  Routes(const std::vector<PreparedStep>& prepared, std::int64_t batch) {
+    const auto elements = [&](const graph::CellShape& s) { return batch * s.cells() * s.channels; };
+    std::vector<RouteStep> steps;
+    for (const PreparedStep& s : prepared) steps.push_back({s.step->in_place(), elements(s.output)});
+    const std::int64_t input = elements(prepared.front().input);
+    for (const bool in : {false, true})
+      for (const bool out : {false, true})
+        for (const bool aliased : {false, true})
+          routes_[index(in, out, aliased)] = make_route(steps, input, in, out, aliased);
+  }
+
+  const Route& of(bool convert_input, bool convert_output, bool aliased) const {
+    return routes_[index(convert_input, convert_output, aliased)];
+  }
+  const std::array<Route, 8>& all() const noexcept { return routes_; }
+
+ private:
+  static int index(bool in, bool out, bool aliased) { return in * 4 + out * 2 + aliased; }
+  std::array<Route, 8> routes_;
+};
+
+// Sizes for any interface types, so that a run never has to allocate.
+Workspace workspace(const std::vector<PreparedStep>& steps, const Routes& routes, Precision precision,
+                    int threads) {
+  Workspace w;
+  for (const PreparedStep& s : steps)
+    w.scratch = std::max(w.scratch, s.step->scratch_bytes(s.input, threads));
+  const std::size_t size = itemsize(held_type(precision));
+  for (const Route& r : routes.all()) {
+    w.a = std::max(w.a, static_cast<std::size_t>(r.a_elements) * size);
+    w.b = std::max(w.b, static_cast<std::size_t>(r.b_elements) * size);
+  }
+  return w;
+}
+
 class CpuPrepared final : public plan::Prepared {
  public:
   CpuPrepared(std::vector<PreparedStep> steps, std::vector<PlannedLayer> layers, const Shape& shape,
@@ -44,28 +88,22 @@ class CpuPrepared final : public plan::Prepared {
         layers_(std::move(layers)),
         batch_(shape.batch),
         precision_(precision),
-        pool_(std::move(pool)) {
-    for (const bool in : {false, true})
-      for (const bool out : {false, true})
-        for (const bool aliased : {false, true}) route(in, out, aliased) = find_route(in, out, aliased);
-    std::size_t scratch = 0;
-    for (const PreparedStep& s : steps_)
-      scratch = std::max(scratch, s.step->scratch_bytes(s.input, pool_->threads()));
-    std::int64_t a = 0, b = 0;
-    for (const Route& r : routes_) {
-      a = std::max(a, r.a_elements);
-      b = std::max(b, r.b_elements);
+        pool_(std::move(pool)),
+        routes_(steps_, batch_) {
+    const Workspace w = workspace(steps_, routes_, precision_, pool_->threads());
+    const std::string needs =
+        fmt::format("this plan needs a workspace of {} bytes for a grid of {} x {} x {}", w.total(),
+                    shape.batch, shape.rows, shape.columns);
+    if (workspace_limit > 0 && w.total() > static_cast<std::size_t>(workspace_limit))
+      throw Error(ErrorCode::device, fmt::format("{}, but the limit is {}", needs, workspace_limit));
+    try {
+      scratch_ = std::make_unique<Buffer>(w.scratch);
+      a_ = std::make_unique<Buffer>(w.a);
+      b_ = std::make_unique<Buffer>(w.b);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::device) throw;
+      throw Error(ErrorCode::device, "out of memory: " + needs);
     }
-    const auto size = static_cast<std::int64_t>(itemsize(held_type(precision_)));
-    const std::int64_t total = static_cast<std::int64_t>(scratch) + (a + b) * size;
-    if (workspace_limit > 0 && total > workspace_limit)
-      throw Error(
-          ErrorCode::device,
-          fmt::format("the workspace limit is {} bytes, but this plan needs {} for a grid of {} x {} x {}",
-                      workspace_limit, total, shape.batch, shape.rows, shape.columns));
-    scratch_ = std::make_unique<Buffer>(scratch);
-    a_ = std::make_unique<Buffer>(a * size);
-    b_ = std::make_unique<Buffer>(b * size);
   }
 
   void run_host(const ConstGridView& x, const GridView& y, const RunOptions& options) override {
@@ -75,7 +113,7 @@ class CpuPrepared final : public plan::Prepared {
   void run(const ConstGridView& x, const GridView& y, const RunOptions& options) override {
     const DType held = held_type(precision_);
     const bool rounds = precision_ == Precision::bf16 || precision_ == Precision::fp16;
-    const Route& way = route(x.type != held || rounds, y.type != held, x.data == y.data);
+    const Route& way = routes_.of(x.type != held || rounds, y.type != held, x.data == y.data);
     const void* at = x.data;
     if (way.start != Place::x) {
       void* start = place(way.start, y);
@@ -104,17 +142,6 @@ class CpuPrepared final : public plan::Prepared {
   const std::vector<PlannedLayer>& layers() const noexcept override { return layers_; }
 
  private:
-  Route& route(bool convert_input, bool convert_output, bool aliased) {
-    return routes_[convert_input * 4 + convert_output * 2 + aliased];
-  }
-
-  Route find_route(bool convert_input, bool convert_output, bool aliased) const {
-    const auto elements = [&](const graph::CellShape& s) { return batch_ * s.cells() * s.channels; };
-    std::vector<RouteStep> steps;
-    for (const PreparedStep& s : steps_) steps.push_back({s.step->in_place(), elements(s.output)});
-    return make_route(steps, elements(steps_.front().input), convert_input, convert_output, aliased);
-  }
-
   void* place(Place where, const GridView& y) {
     switch (where) {
       case Place::a:
@@ -155,7 +182,7 @@ class CpuPrepared final : public plan::Prepared {
   std::int64_t batch_;
   Precision precision_;
   std::shared_ptr<ThreadPool> pool_;
-  std::array<Route, 8> routes_;
+  Routes routes_;
   std::unique_ptr<Buffer> scratch_, a_, b_;
 };
 
@@ -179,15 +206,18 @@ class CpuBackend final : public plan::Backend {
     return list;
   }
 
+  std::int64_t workspace_bytes(const Shape& shape) const override {
+    const auto layers = plan::problems(model_->graph, sample(shape));
+    const std::vector<PreparedStep> steps = pack(layers, make_plan(layers));
+    const Routes routes(steps, shape.batch);
+    return static_cast<std::int64_t>(
+        workspace(steps, routes, conditions_.precision, pool_->threads()).total());
+  }
+
   std::unique_ptr<plan::Prepared> prepare(const Shape& shape) const override {
     const auto layers = plan::problems(model_->graph, sample(shape));
     const std::vector<plan::PlannedStep> planned = make_plan(layers);
-    std::vector<PreparedStep> steps;
-    for (const plan::PlannedStep& p : planned) {
-      const int last = p.first + p.layers - 1;
-      steps.push_back({packed(p), layers[p.first].input, layers[last].output, last + 1});
-    }
-    return std::make_unique<CpuPrepared>(std::move(steps), describe(layers, planned, shape.batch), shape,
+    return std::make_unique<CpuPrepared>(pack(layers, planned), describe(layers, planned, shape.batch), shape,
                                          conditions_.precision, pool_, options_.workspace_limit);
   }
 
@@ -205,6 +235,16 @@ class CpuBackend final : public plan::Backend {
   std::vector<PlannedLayer> describe(const std::vector<plan::LayerProblem>& layers,
                                      const std::vector<plan::PlannedStep>& steps, std::int64_t batch) const {
     return plan::describe(model_->graph, layers, steps, batch, itemsize(held_type(conditions_.precision)));
+  }
+
+  std::vector<PreparedStep> pack(const std::vector<plan::LayerProblem>& layers,
+                                 const std::vector<plan::PlannedStep>& planned) const {
+    std::vector<PreparedStep> steps;
+    for (const plan::PlannedStep& p : planned) {
+      const int last = p.first + p.layers - 1;
+      steps.push_back({packed(p), layers[p.first].input, layers[last].output, last + 1});
+    }
+    return steps;
   }
 
   // The step with its packed weights; built when first wanted, then shared by all sessions.

@@ -28,6 +28,12 @@ class CudaBackend final : public plan::Backend {
     return describe(problems, make(problems), shape.batch);
   }
 
+  std::vector<std::string> names() const override {
+    std::vector<std::string> list;
+    for (const auto& implementation : implementations_) list.emplace_back(implementation->name());
+    return list;
+  }
+
   std::unique_ptr<plan::Prepared> prepare(const Shape& shape) const override {
     const auto problems = plan::problems(model_->graph, cells(shape));
     const auto planned = make(problems);

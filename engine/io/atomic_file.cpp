@@ -67,9 +67,12 @@ AtomicFile::AtomicFile(const fs::path& destination) : shown_(destination), desti
   if (destination.native().find('\0') != std::string::npos)
     throw file_error(shown_, "a file name with a NUL byte");
   std::error_code error;
-  if (fs::is_symlink(destination_, error)) {
-    const fs::path target = fs::weakly_canonical(destination_, error);
-    if (!error) destination_ = target;
+  // The file that a link names is written, whether it is there yet or not; the link stays.
+  constexpr int kMostLinks = 40;
+  for (int links = 0; fs::is_symlink(destination_, error); ++links) {
+    const fs::path target = fs::read_symlink(destination_, error);
+    if (error || links == kMostLinks) throw file_error(shown_, "too many symbolic links in a chain");
+    destination_ = destination_.parent_path() / target;  // an absolute target replaces the whole
   }
 
   mode_t mode = 0666;  // less the umask

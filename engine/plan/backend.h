@@ -28,6 +28,8 @@ class Backend {
   virtual std::vector<PlannedLayer> plan(const Shape& shape) const = 0;
   // Names of its implementations, see Engine::plans.
   virtual std::vector<std::string> names() const { return {}; }
+  // Of a session prepared for the shape.
+  virtual std::int64_t workspace_bytes(const Shape& shape) const { return prepare(shape)->workspace_bytes(); }
   // Throws Error(device) when memory or the plan does not allow it.
   virtual std::unique_ptr<Prepared> prepare(const Shape& shape) const = 0;
 };

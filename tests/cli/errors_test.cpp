@@ -162,6 +162,11 @@ TEST_F(Errors, Compare) {
 }
 
 TEST_F(Errors, Compile) {
+  expect_error(
+      {"compile", "--config", f.config, "--shape", "1,2,3", "--arch", "sm_90a", "--precision", "fp64"}, 3,
+      {"--precision", "CPU only"});
+  expect_error({"compile", "--config", f.config, "--shape", "1,2,3", "--arch", "sm_90a", "--device", "cpu"},
+               2, {"--device", "compiled for a GPU"});
   expect_error({"compile", "--config", f.config, "--shape", "1,2,3", "--arch", "avx2"}, 2,
                {"avx2", "sm_90a"});
 }

@@ -64,7 +64,7 @@ TEST(Usage, Errors) {
                      "unknown option '--precison', did you mean '--precision'?");
   expect_usage_error({"run", "stray", "--config", "c", "--weights", "w", "--input", "x", "--output", "y.npy"},
                      "unexpected argument 'stray'");
-  expect_usage_error({"run", "--threads", "many"}, "a number is needed");
+  expect_usage_error({"run", "--threads", "many"}, "--threads: 'many' is not a number");
   expect_usage_error({"compile", "--config", "c.yaml", "--shape", "1,2,3"}, "--arch is required");
   expect_usage_error({"denoise", "in.png"}, "OUT.png is required");
 }
@@ -80,7 +80,11 @@ TEST(Usage, BadValuesOfOptions) {
   expect_usage_error(with({"--device", "gpu"}),
                      "--device: unknown device 'gpu', expected auto, cpu, cuda or cuda:N");
   expect_usage_error(with({"--precision", "int8"}), "--precision: unknown precision 'int8'");
-  expect_usage_error(with({"--threads", "-1"}), "--threads: '-1' is not a number from 0");
+  for (const char* threads : {"-1", "010", "0x2", "+2", "2.0", "4097", "18446744073709551616"})
+    expect_usage_error(with({"--threads", threads}),
+                       std::string("--threads: '") + threads + "' is not a number from 0 to 4096");
+  expect_usage_error(with({"--threads", ""}), "--threads: '' is not a number");
+  expect_usage_error(with({"--output-dtype", ""}), "--output-dtype: the value is empty");
   expect_usage_error(with({"--output-dtype", "int8"}), "--output-dtype: unknown element type 'int8'");
   expect_usage_error(with({"--output-dtype", "uint8"}), "--output-dtype: 'uint8' is not a floating type");
   expect_usage_error(with({"--output-dtype", "float64"}), "needs --precision fp64");
@@ -96,6 +100,12 @@ TEST(Usage, BadValuesOfOptions) {
   expect_usage_error({"compare", "--config", "c", "--weights", "w", "--input", "x", "--expect", "e.npy",
                       "--tolerance", "-1"},
                      "--tolerance: -1 is not a number of at least 0");
+  expect_usage_error({"compare", "--config", "c", "--weights", "w", "--input", "x", "--expect", "e.npy",
+                      "--tolerance", "1e400"},
+                     "--tolerance: '1e400' is not a number");
+  expect_usage_error({"denoise", "i.png", "o.png", "--seed", "-1"}, "--seed: '-1' is not a number from 0");
+  expect_usage_error({"denoise", "i.png", "o.png", "--side-by-side", "./o.png"},
+                     "--side-by-side: o.png is the output already");
   expect_usage_error({"bench"}, "give --config C.yaml --shape B,H,W, or --suite cpu or gpu");
   expect_usage_error({"bench", "--config", "c.yaml"}, "--shape: B,H,W is needed");
   expect_usage_error({"bench", "--suite", "tpu"}, "--suite: 'tpu' is not cpu or gpu");

@@ -232,6 +232,21 @@ TEST(AtomicFile, KeepsPermissionsLinksAndLongNames) {
   EXPECT_EQ(folder.entries(), 3u);
 }
 
+TEST(AtomicFile, ALinkToAFileThatIsNotThereYetIsWrittenThrough) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("second", folder / "first");
+  std::filesystem::create_symlink("target", folder / "second");
+  write_whole(folder / "first", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "first"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "second"));
+  EXPECT_EQ(read_bytes(folder / "target"), "new");
+  std::filesystem::create_symlink("missing/target", folder / "astray");
+  EXPECT_THROW(write_whole(folder / "astray", "new"), Error);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "astray"));
+  std::filesystem::create_symlink("round", folder / "round");
+  EXPECT_THROW(write_whole(folder / "round", "new"), Error);
+}
+
 TEST(AtomicFile, ANameWithoutAFolderIsInTheWorkingFolder) {
   const TemporaryFolder folder;
   const auto before = std::filesystem::current_path();

@@ -20,14 +20,17 @@ struct EngineOptions {
   // `strict` a decline is Error(device).
   std::string plan = "auto";
   bool strict = false;
-  int threads = 0;                   // CPU threads, the caller's included, at most 4096; 0 = all cores
-  std::int64_t workspace_limit = 0;  // bytes of memory beyond input, output and weights; 0 = no limit
+  int threads = 0;  // CPU threads, the caller's included, at most 4096; 0 = all cores
+  // Bytes of memory beyond input, output and weights; 0 = no limit. On the CPU the buffers for converting
+  // interface types count, whether or not a run converts.
+  std::int64_t workspace_limit = 0;
 };
 
 struct RunOptions {
   MaskView mask = {};      // of the input grid, in memory of the session's device
   void* stream = nullptr;  // the cudaStream_t to run on; must be null on the CPU
   // CPU only: called after each layer with (layers done, layers in all) from the calling thread.
+  // An exception of it ends the run and reaches the caller.
   std::function<void(int, int)> progress = {};
 };
 
@@ -91,8 +94,11 @@ class Engine {
   // Plans, compiles and allocates for one shape. Throws Error(input) when the model cannot take it,
   // Error(device) when memory or the plan does not allow it.
   Session prepare(const Shape& shape) const;
-  // The plan without weights packed or memory taken; what `inspect` shows.
+  // The plan, without taking memory for grids or workspace; what `inspect` shows.
   std::vector<PlannedLayer> plan(const Shape& shape) const;
+  // What Session::workspace_bytes() would be. On the CPU nothing is allocated, so that it may exceed the
+  // memory.
+  std::int64_t workspace_bytes(const Shape& shape) const;
 
   // The easy way: host grid in, host grid out. The output has the type `output`.
   Tensor run(const Tensor& x, const Tensor* mask = nullptr, DType output = DType::f32) const;

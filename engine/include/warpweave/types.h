@@ -48,7 +48,7 @@ struct GridShape {
 };
 
 std::string to_string(const GridShape& shape);  // "[4, 32, 32, 64]"
-// Throws Error(input) unless every size is at least 1 and the element count times 8 fits in 63 bits.
+// Throws Error(input) unless every size is at least 1 and the element count is below 2^57.
 void check(const GridShape& shape, std::string_view what);
 
 // What a session is prepared for: sizes of the model's *input* grid (for an image model: pixels).
