@@ -1,8 +1,8 @@
 // What the host hands to kernels. Plain structures that host and device compilers lay out alike: pointers,
 // 64-bit integers, then 32-bit values.
 //
-// Layers run on slices of a grid, so that a workspace can be small. The tokens of a slice are numbered 0, 1, ...
-// in row-major order and lie dense in the workspace; Cells finds their place in the grid.
+// Layers run on slices of a grid, so that a workspace can be small. The tokens of a slice are numbered 0, 1,
+// ... in row-major order and lie dense in the workspace; Cells finds their place in the grid.
 #pragma once
 
 namespace warpweave::kernels {
@@ -14,8 +14,8 @@ struct Cells {
   i64 first, columns, pitch;
 };
 
-// Element l of sequence s: (s / inner) * outer_stride + (s % inner) * inner_stride + l * step. Rows and columns of
-// a grid differ in these numbers alone.
+// Element l of sequence s: (s / inner) * outer_stride + (s % inner) * inner_stride + l * step. Rows and
+// columns of a grid differ in these numbers alone.
 struct Sequences {
   i64 inner, outer_stride, inner_stride, step;
 };

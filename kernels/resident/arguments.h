@@ -14,7 +14,7 @@ struct ResidentArguments {
   long long sample_cells, sequence_cells, token_cells;
   unsigned int per_sample, sequences;  // sequences of a sample, and of the whole launch
   int length;                          // tokens of a sequence, 1 .. Spec::slot
-  float eps;                            // of the norm
+  float eps;                           // of the norm
 };
 
 }  // namespace warpweave

@@ -1,10 +1,10 @@
 // Compiles, checks and times the resident kernels by themselves.
 //
-//   resident_harness compile DIR [sm_90a]     every case, by NVRTC; needs no GPU; prints registers and spills
-//   resident_harness widest DIR [sm_90a]      the same for the layers that need most registers, all options on
-//   resident_harness check DIR [PROBLEMS]     random problems of every case against float64; poisoned outputs
-//   resident_harness time DIR [FILTER]        the table of docs/performance.md, graph of 20 blocks, median of
-//   9 resident_harness once DIR FILTER          one launch of each case of the table, for profilers
+//   resident_harness compile DIR [sm_90a]   every case, by NVRTC; needs no GPU; prints registers, spills
+//   resident_harness widest DIR [sm_90a]    the same for the layers that need most registers
+//   resident_harness check DIR [PROBLEMS]   random problems of every case against float64, outputs poisoned
+//   resident_harness time DIR [FILTER]      docs/performance.md: graph of 20 blocks, median of 9
+//   resident_harness once DIR FILTER        one launch of each case of the table, for profilers
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <nvrtc.h>
@@ -107,7 +107,8 @@ std::string key(const Problem& p, const Variant& v) {
 
 // ---- compiling
 // -------------------------------------------------------------------------------------------------
-int compile(const std::vector<Case>& cases, const std::string& dir, const std::string& arch, const std::string& filter) {
+int compile(const std::vector<Case>& cases, const std::string& dir, const std::string& arch,
+            const std::string& filter) {
   void* lib = nullptr;
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so.13",
                            "/usr/local/cuda/lib/libnvrtc.so.13"})
@@ -506,7 +507,8 @@ int main(int argc, char** argv) {
   try {
     const std::string verb = argc > 1 ? argv[1] : "", dir = argc > 2 ? argv[2] : ".",
                       third = argc > 3 ? argv[3] : "";
-    if (verb == "compile") return compile(all_cases(), dir, third.empty() ? "sm_90a" : third, argc > 4 ? argv[4] : "");
+    if (verb == "compile")
+      return compile(all_cases(), dir, third.empty() ? "sm_90a" : third, argc > 4 ? argv[4] : "");
     if (verb == "widest") {
       const std::string arch = third.empty() ? "sm_90a" : third;
       const int capability = std::atoi(arch.c_str() + 3);
