@@ -99,7 +99,7 @@ TEST(Safetensors, ReadsAFileOfTheOfficialWriterBitForBit) {
     SCOPED_TRACE(name);
     const weights::SafetensorsEntry* const entry = file.find(name);
     ASSERT_NE(entry, nullptr);
-    EXPECT_EQ(entry->dtype, content[0]);
+    EXPECT_EQ(entry->dtype, content[0].get<std::string>());
     EXPECT_EQ(nlohmann::json(entry->shape), content[1]);
     const auto bytes = file.bytes(*entry);
     EXPECT_EQ(hex(bytes.data(), bytes.size()), content[2]);
