@@ -22,8 +22,8 @@ TEST(Bench, EveryPlanOfAModel) {
   for (const char* word : {"median ms", "GFLOP/s", "GB/s", "error", "block", "[2, 3, 5, 8]", "reference"})
     EXPECT_THAT(o.out, HasSubstr(word));
   const auto json = nlohmann::json::parse(read_file(path));
-  EXPECT_EQ(json["device"], "cpu");
-  EXPECT_EQ(json["precision"], "fp32");
+  EXPECT_EQ(json["device"].get<std::string>(), "cpu");
+  EXPECT_EQ(json["precision"].get<std::string>(), "fp32");
   EXPECT_GE(json["threads"].get<int>(), 1);
   std::vector<std::string> plans;
   for (const auto& r : json["results"]) {
