@@ -107,7 +107,7 @@ TEST(Safetensors, ReadsAFileOfTheOfficialWriterBitForBit) {
       const Tensor tensor = file.read(*entry);
       EXPECT_EQ(tensor.dtype(), *type);
       EXPECT_EQ(tensor.shape(), entry->shape);
-      EXPECT_EQ(hex(tensor.data(), tensor.bytes()), content[2]);
+      EXPECT_EQ(hex(tensor.data(), tensor.bytes()), content[2].get<std::string>());
     } else {
       EXPECT_THAT(error_of([&] { file.read(*entry); }),
                   HasSubstr("'" + name + "': dtype " + entry->dtype + " cannot"));
