@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <sstream>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/options.h"

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <system_error>
 
 #include "cli/messages.h"
 #include "cli/numbers.h"

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "warpweave/error.h"

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <system_error>
 
 #include "warpweave/error.h"
 

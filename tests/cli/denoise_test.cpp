@@ -1,6 +1,7 @@
 // warpweave denoise, with a network whose answer is known in closed form, and with the saved one.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cli/models.h"

@@ -1,6 +1,7 @@
 // The readers of PNG and JPEG: what they read, and what they refuse. And the noise that the demo adds.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>

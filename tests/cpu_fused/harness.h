@@ -1,6 +1,7 @@
 // Runs one layer of cpu_fused by itself, on either instruction set, any number of threads, any precision.
 #pragma once
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>

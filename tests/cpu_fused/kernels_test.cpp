@@ -1,6 +1,7 @@
 // The inner loops by themselves, on every instruction set that the machine has.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu_fused/harness.h"

@@ -1,5 +1,6 @@
 #include "cpu_fused/loops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 

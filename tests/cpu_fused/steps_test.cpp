@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "cpu_fused/harness.h"
+
+#include <algorithm>
 #include "cpu_fused/loops.h"
 #include "graph/layers/linear.h"
 #include "graph/layers/norm.h"

@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <regex>
 #include <set>
+#include <system_error>
 
 #include "cuda/compile_for.h"
 #include "properties/problem.h"

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
+#include <system_error>
 
 #include "cpu/step.h"
 #include "weights/random.h"

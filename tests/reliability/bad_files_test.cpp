@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <system_error>
 #include <thread>
 
 #include "cli/models.h"

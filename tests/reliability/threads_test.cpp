@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <limits>
 #include <thread>
 
 #include "formats/support.h"

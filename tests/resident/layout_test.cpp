@@ -1,6 +1,7 @@
 // Index arithmetic that the kernels share with the host: every element has one place, nothing overlaps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
