@@ -63,17 +63,17 @@ PinnedBuffer::~PinnedBuffer() {
   if (data_) cudaFreeHost(data_);
 }
 
-namespace {
-
-DeviceBuffer copy(const void* data, std::size_t bytes) {
-  DeviceBuffer buffer(bytes, "weights");
-  if (bytes) check(cudaMemcpy(buffer.data(), data, bytes, cudaMemcpyHostToDevice), "copying weights");
+DeviceBuffer upload_bytes(std::span<const std::byte> values, const char* what) {
+  DeviceBuffer buffer(values.size(), what);
+  if (values.empty()) return buffer;
+  check(cudaMemcpy(buffer.data(), values.data(), values.size(), cudaMemcpyHostToDevice), what);
+  // A copy from pageable memory may return before its last part has reached the device, and a stream that
+  // does not block would not wait for it.
+  check(cudaStreamSynchronize(cudaStreamLegacy), what);
   return buffer;
 }
 
-}  // namespace
-
-DeviceBuffer upload(std::span<const float> values) { return copy(values.data(), values.size_bytes()); }
+DeviceBuffer upload(std::span<const float> values) { return upload_bytes(std::as_bytes(values), "weights"); }
 
 DeviceBuffer upload_operand(std::span<const float> values, Precision precision) {
   if (precision == Precision::tf32) {
@@ -86,7 +86,7 @@ DeviceBuffer upload_operand(std::span<const float> values, Precision precision) 
   if (precision == Precision::fp32) return upload(values);
   const Tensor converted =
       Tensor::from({static_cast<std::int64_t>(values.size())}, values).to(storage_type(precision));
-  return copy(converted.data(), converted.bytes());
+  return upload_bytes({static_cast<const std::byte*>(converted.data()), converted.bytes()}, "weights");
 }
 
 }  // namespace warpweave::cuda

@@ -41,7 +41,8 @@ class PinnedBuffer {
   std::byte* data_ = nullptr;
 };
 
-// Copies of host values on the device; returns when they are there. An empty span gives an empty buffer.
+// Copies of host values on the device; return when they are there. No bytes give an empty buffer.
+DeviceBuffer upload_bytes(std::span<const std::byte> values, const char* what);
 DeviceBuffer upload(std::span<const float> values);
 // The same as operands of products in `precision`: rounded to bf16 or fp16, or to tf32 (kept in 32 bits).
 DeviceBuffer upload_operand(std::span<const float> values, Precision precision);

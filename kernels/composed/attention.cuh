@@ -267,6 +267,7 @@ struct Attention {
   __device__ __forceinline__ void store(const Output& o, const Rows& total, u32 own_rows) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int g = lane / 4, c = lane % 4;
+    __syncwarp();  // queries are read there until now
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll

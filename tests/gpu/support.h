@@ -24,6 +24,8 @@ class DeviceMemory {
   explicit DeviceMemory(std::size_t bytes) { REQUIRE_CUDA(cudaMalloc(&data_, bytes)); }
   explicit DeviceMemory(const Tensor& host) : DeviceMemory(host.bytes()) {
     REQUIRE_CUDA(cudaMemcpy(data_, host.data(), host.bytes(), cudaMemcpyHostToDevice));
+    // It may return before the last part is there, and the tests' streams would not wait for it.
+    REQUIRE_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
   }
   ~DeviceMemory() { cudaFree(data_); }
   DeviceMemory(const DeviceMemory&) = delete;

@@ -1,6 +1,7 @@
 #include "cuda/resident/implementation.h"
 
 #include <algorithm>
+#include <span>
 
 #include "cuda/memory.h"
 #include "cuda/resident/choose.h"
@@ -40,14 +41,6 @@ Gpu gpu_of(const plan::Conditions& c) { return {c.compute_capability, c.shared_m
 
 KernelSpec spec(const Problem& p, const Variant& v) { return {kernel_file(v), kernel_expression(p, v)}; }
 
-template <class T>
-DeviceBuffer upload_bytes(const std::vector<T>& values, const char* what) {
-  const std::size_t bytes = values.size() * sizeof(T);
-  DeviceBuffer buffer(bytes, what);
-  check(cudaMemcpy(buffer.data(), values.data(), bytes, cudaMemcpyHostToDevice), what);
-  return buffer;
-}
-
 class ResidentStep final : public Step {
  public:
   ResidentStep(const AxialAttention& layer, const weights::LayerWeights& weights, Precision precision,
@@ -55,8 +48,10 @@ class ResidentStep final : public Step {
       : layer_(layer), precision_(precision), device_(device) {
     const Tensors tensors{weights.find("norm.weight"), weights.find("norm.bias"),  weights.find("qkv.weight"),
                           weights.find("qkv.bias"),    weights.find("out.weight"), weights.find("out.bias")};
-    for (const bool mask : {false, true})
-      packed_[mask] = upload_bytes(pack(problem_of(layer, precision, mask), tensors), "packed weights");
+    for (const bool mask : {false, true}) {
+      const auto packed = pack(problem_of(layer, precision, mask), tensors);
+      packed_[mask] = upload_bytes(std::as_bytes(std::span(packed)), "packed weights");
+    }
   }
 
   bool in_place() const noexcept override { return true; }
@@ -90,7 +85,10 @@ class ResidentStep::Bound final : public BoundStep {
       variant_[mask] = pick(choice, samples_ * args_.per_sample, step.device_.multiprocessors());
       kernel_[mask] = step.device_.kernels().get(spec(p, variant_[mask]));
       kernel_[mask].allow(static_cast<std::size_t>(variant_[mask].shared_bytes));
-      if (p.rope_dims > 0 && !mask) rotation_ = upload_bytes(rotation(p, args_.length), "rotations");
+      if (p.rope_dims > 0 && !mask) {
+        const auto table = rotation(p, args_.length);
+        rotation_ = upload_bytes(std::as_bytes(std::span(table)), "rotations");
+      }
     }
     args_.rotation = reinterpret_cast<const float*>(rotation_.data());
   }
