@@ -124,6 +124,36 @@ TEST_P(MemoryRefused, LoadingAModel) {
   EXPECT_GT(each([&] { Model::random(config, 1); }), 200);
 }
 
+TEST_P(MemoryRefused, LoadingAModelOfSeparateTensors) {
+  testing::write_bytes(
+      block,
+      "name: block\ninput: {dim: 4}\nlayers: [{axial_attention: {axis: row, heads: 2, norm: none, "
+      "tensors: '{name}'}}]\n");
+  std::map<std::string, Tensor> tensors;
+  for (const char* name : {"q.weight", "k.weight", "v.weight", "out.weight"})
+    tensors[name] = ones({4, 4}).to(DType::bf16);
+  tensors["out.bias"] = ones({4});
+  save_safetensors(weights, tensors);
+  EXPECT_GT(each([&] { Model::load(block, weights); }), 50);
+}
+
+TEST_P(MemoryRefused, TensorFiles) {
+  const Tensor tensor = ones({2, 3});
+  for (const char* name : {"x.npy", "x.safetensors"}) {
+    SCOPED_TRACE(name);
+    const auto path = folder / name;
+    save_tensor(path, tensor);
+    const std::size_t files = folder.entries();
+    EXPECT_GT(each([&] { load_tensor(path); }), 3);
+    EXPECT_GT(each([&] { save_tensor(path, tensor); },
+                   [&] {
+                     EXPECT_EQ(load_tensor(path).elements(), 6);  // of the write before
+                     EXPECT_EQ(folder.entries(), files);
+                   }),
+              3);
+  }
+}
+
 TEST_P(MemoryRefused, MakingAnEngine) {
   const Model model = Model::load(block, weights);
   EXPECT_GT(each([&] { Engine(model, options("auto")); }), 1);
