@@ -3,21 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 
+#include "bench/ceilings.h"
 #include "bench/correctness.h"
+#include "bench/timer.h"
 
 namespace warpweave::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::size_t kMostRounds = 1000;
+constexpr double kGpuWarmUp = 0.03;  // seconds: an idle GPU's clock needs some work to rise
 
-// "cpu_fused", or "cpu_fused (6 layers), reference (2)".
+// "cpu_fused", or "cpu_fused x6, reference x2".
 std::string summary(const std::vector<PlannedLayer>& layers) {
   std::map<std::string, int> counts;
   for (const PlannedLayer& layer : layers) ++counts[layer.implementation];
@@ -31,14 +31,52 @@ std::string summary(const std::vector<PlannedLayer>& layers) {
   return text;
 }
 
-// One plan of the comparison, ready to run.
+// Why the plan that was asked for by name runs nothing; empty when it runs a layer.
+std::string declined(const std::string& plan, const std::vector<PlannedLayer>& layers) {
+  const auto runs = [&](const PlannedLayer& layer) { return layer.implementation == plan; };
+  if (plan == "auto" || std::any_of(layers.begin(), layers.end(), runs)) return {};
+  const auto& reasons = layers.front().declined;
+  const auto own =
+      std::find_if(reasons.begin(), reasons.end(), [&](const auto& d) { return d.first == plan; });
+  return own == reasons.end() ? "declines every layer" : "declines: " + own->second;
+}
+
+// Seconds that the ceilings of the device allow.
+double least(const BlockCase& block, Device device, Precision precision, double flops) {
+  if (device.kind != Device::Kind::cuda) return 0;
+  const double tokens = static_cast<double>(block.batch * block.rows * block.columns);
+  const double bytes =
+      tokens * static_cast<double>(block.dim) * static_cast<double>(itemsize(storage_type(precision)));
+  const double scores = tokens * static_cast<double>(block.heads * (block.rows + block.columns));
+  return least_seconds(gpu_name(device.index), precision, {flops, 2 * 2 * bytes, scores});
+}
+
+// One plan of the comparison, ready to run. The session stays where it is: the timer refers to it.
 struct Contestant {
   Measurement result;
-  Session session;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Timer> timer;
+  double spent = 0;  // seconds
+
+  void run(bool counted) {
+    const double time = timer->run();
+    if (!counted) return;
+    result.times.push_back(time);
+    spent += time * timer->chain();
+  }
+  bool done(const Protocol& protocol) const {
+    const bool enough = result.times.size() >= static_cast<std::size_t>(protocol.repeats) &&
+                        (spent >= protocol.seconds || result.times.size() >= kMostRounds);
+    return enough || spent >= protocol.most_seconds;
+  }
 };
 
-// All bits set is a NaN in every floating type.
-void poison(Tensor& y) { std::memset(y.data(), 0xff, y.bytes()); }
+Tensor input(const Case& what, DType type) {
+  Tensor x =
+      random_grid({what.shape.batch, what.shape.rows, what.shape.columns, what.model.input_channels()}, 0);
+  if (type != DType::f32) x = x.to(type);
+  return x;
+}
 
 }  // namespace
 
@@ -47,74 +85,91 @@ double Measurement::median() const {
   return n % 2 == 1 ? times[n / 2] : (times[n / 2 - 1] + times[n / 2]) / 2;
 }
 
-std::vector<Measurement> measure(const std::string& name, const Model& model, const Shape& shape,
-                                 const EngineOptions& options, DType output,
+std::vector<Measurement> measure(const Case& what, const EngineOptions& options, DType type,
                                  const std::vector<std::string>& plans, const Protocol& protocol) {
-  const GridShape in = {shape.batch, shape.rows, shape.columns, model.input_channels()};
-  const GridShape out = model.output_shape(shape);
-  const Tensor x = random_grid(in, 0);
-  Tensor y(output, {out.batch, out.rows, out.columns, out.channels});
-
+  const Tensor x = input(what, type);
+  const ExactResults exact = what.block ? ExactResults::of_block(what.model, what.shape)
+                                        : ExactResults::of_model(what.model, what.shape);
   std::vector<Measurement> results;
   std::vector<Contestant> contestants;
   for (const std::string& plan : plans) {
     EngineOptions chosen = options;
     chosen.plan = plan;
-    const Engine engine(model, chosen);
-    Session session = engine.prepare(shape);
-    Measurement m;
-    m.name = name;
+    const Engine engine(what.model, chosen);
+    Contestant c;
+    c.session = std::make_unique<Session>(engine.prepare(what.shape));
+    Measurement& m = c.result;
+    m.name = what.name;
     m.plan = plan;
-    m.implementations = summary(session.plan());
-    m.input = in;
-    const auto runs_a_layer = [&](const PlannedLayer& layer) { return layer.implementation == plan; };
-    if (plan != "auto" && std::none_of(session.plan().begin(), session.plan().end(), runs_a_layer)) {
-      const auto& declined = session.plan().front().declined;
-      const auto own =
-          std::find_if(declined.begin(), declined.end(), [&](const auto& d) { return d.first == plan; });
-      m.failure = own == declined.end() ? "declines every layer" : "declines: " + own->second;
-      results.push_back(std::move(m));
-      continue;
-    }
-    for (const PlannedLayer& layer : session.plan()) {
+    m.implementations = summary(c.session->plan());
+    m.input = c.session->input_shape();
+    m.workspace = c.session->workspace_bytes();
+    for (const PlannedLayer& layer : c.session->plan()) {
       m.flops += layer.flops;
       m.bytes += layer.bytes;
     }
-    m.error = reference_error(engine, shape);
-    m.error_limit = error_limit(engine.precision(), session.plan().size());
-    poison(y);
-    session.run_host(view(x), view(y));
-    if (m.wrong()) {
-      m.failure = fmt::format("WRONG: error {:.1e} is past {:.1e}", m.error, m.error_limit);
-    } else if (!all_finite(y.to(DType::f32))) {
-      m.failure = "WRONG: the output holds numbers that are not finite";
-      m.error = std::numeric_limits<double>::quiet_NaN();
-    }
+    if (what.block) m.least = least(*what.block, engine.device(), engine.precision(), m.flops);
+    m.failure = declined(plan, c.session->plan());
     if (m.failure.empty()) {
-      contestants.push_back({std::move(m), std::move(session)});
-    } else {
-      results.push_back(std::move(m));
+      m.error = exact.error(engine, *c.session);
+      m.error_limit = error_limit(engine.precision(), c.session->plan().size());
+      if (m.wrong()) m.failure = fmt::format("WRONG: error {:.1e} is past {:.1e}", m.error, m.error_limit);
     }
+    if (!m.failure.empty()) {
+      results.push_back(std::move(m));
+      continue;
+    }
+    const bool gpu = engine.device().kind == Device::Kind::cuda;
+    c.timer = gpu ? graph_timer(*c.session, engine.device(), x, m.flops) : host_timer(*c.session, x);
+    m.chain = c.timer->chain();
+    double warm = 0;
+    do warm += c.timer->run() * m.chain;
+    while (gpu && warm < kGpuWarmUp);
+    contestants.push_back(std::move(c));
   }
 
-  const auto start = Clock::now();
-  const auto enough = [&](std::size_t rounds) {
-    const double spent = std::chrono::duration<double>(Clock::now() - start).count();
-    return rounds >= static_cast<std::size_t>(protocol.repeats) &&
-           (rounds >= kMostRounds || spent >= protocol.seconds * static_cast<double>(contestants.size()));
-  };
-  for (std::size_t round = 0; !contestants.empty() && !enough(round); ++round) {
+  for (bool going = true; going;) {
+    going = false;
     for (Contestant& c : contestants) {
-      const auto begin = Clock::now();
-      c.session.run_host(view(x), view(y));
-      c.result.times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+      if (c.done(protocol)) continue;
+      c.run(true);
+      going = true;
     }
   }
   for (Contestant& c : contestants) {
+    if (!c.timer->finite()) {
+      c.result.failure = "WRONG: the output holds numbers that are not finite";
+      c.result.error = std::numeric_limits<double>::quiet_NaN();
+      c.result.times.clear();
+    }
     std::sort(c.result.times.begin(), c.result.times.end());
     results.push_back(std::move(c.result));
   }
   return results;
+}
+
+AutoCheck check_auto(const std::vector<Measurement>& results) {
+  const Measurement *own = nullptr, *best = nullptr;
+  for (const Measurement& m : results) {
+    if (m.times.empty()) continue;
+    if (m.plan == "auto") {
+      own = &m;
+    } else if (!best || m.median() < best->median()) {
+      best = &m;
+    }
+  }
+  return own && best ? AutoCheck{best->plan, own->median() / best->median()} : AutoCheck{};
+}
+
+void run_once(const Case& what, const EngineOptions& options, DType type) {
+  const Engine engine(what.model, options);
+  Session session = engine.prepare(what.shape);
+  const Tensor x = input(what, type);
+  if (engine.device().kind == Device::Kind::cuda) {
+    run_on_device(session, engine.device(), x);
+  } else {
+    (void)host_timer(session, x)->run();
+  }
 }
 
 }  // namespace warpweave::bench
