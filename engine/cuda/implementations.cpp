@@ -3,8 +3,10 @@
 
 #include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
+#include "cuda/long/implementation.h"
 #include "cuda/reference/family.h"
 #include "cuda/resident/implementation.h"
+#include "cuda/split/implementation.h"
 #include "cuda/step.h"
 #include "warpweave/error.h"
 
@@ -52,6 +54,8 @@ class FamilyImplementation final : public CudaImplementation {
 std::vector<std::unique_ptr<const CudaImplementation>> make_implementations(const std::string& blas_missing) {
   std::vector<std::unique_ptr<const CudaImplementation>> list;
   list.push_back(resident::make_resident());
+  list.push_back(split::make_split());
+  list.push_back(long_sequences::make_long());
   list.push_back(std::make_unique<FamilyImplementation>(make_composed_family(blas_missing)));
   list.push_back(std::make_unique<FamilyImplementation>(make_reference_family()));
   return list;

@@ -1,0 +1,175 @@
+#include "cuda/long/implementation.h"
+
+#include <cmath>
+
+#include "cuda/composed/family.h"
+#include "cuda/layers/layers.h"
+#include "cuda/long/layer.h"
+#include "cuda/slices.h"
+
+namespace warpweave::cuda::long_sequences {
+namespace {
+
+using graph::AxialAttention;
+using graph::Axis;
+
+AttentionShape attention_shape(const AxialAttention& layer, std::int64_t head_pitch, std::int64_t length) {
+  return {layer.heads, head_pitch, length, layer.causal};
+}
+
+// `family` supplies the attention and outlives the step.
+class LongStep final : public Step {
+ public:
+  LongStep(const Family& family, const AxialAttention& layer, const weights::LayerWeights& weights,
+           Precision precision, const GpuDevice& device)
+      : family_(family), layer_(layer), precision_(precision), device_(device) {
+    const LayerShapes shapes = this->shapes(false);
+    const layout::ProjectPlan qkv = plan_of(shapes.qkv), output = plan_of(shapes.output);
+    const FoldedWeights folded = fold(layer, shapes, weights);
+    qkv_weights_ = upload_bytes(pack_projection(qkv, folded.qkv, folded.qkv_bias, precision), "weights");
+    output_weights_ =
+        upload_bytes(pack_projection(output, folded.output, folded.output_bias, precision), "weights");
+    for (const bool masked : {false, true})
+      qkv_[masked] = TokenProjection(this->shapes(masked).qkv, qkv, precision, device);
+    output_ = TokenProjection(shapes.output, output, precision, device);
+  }
+
+  bool in_place() const noexcept override { return true; }
+  std::unique_ptr<const BoundStep> bind(const StepShape& shape) const override;
+
+ private:
+  class Bound;
+  LayerShapes shapes(bool masked) const {
+    return shapes_of(layer_, family_.head_pitch(layer_.head_dim, precision_), masked);
+  }
+
+  const Family& family_;
+  AxialAttention layer_;
+  Precision precision_;
+  const GpuDevice& device_;
+  TokenProjection qkv_[2], output_;  // without and with a mask
+  DeviceBuffer qkv_weights_, output_weights_;
+};
+
+class LongStep::Bound final : public BoundStep {
+ public:
+  Bound(const LongStep& step, const StepShape& shape)
+      : step_(step),
+        length_(step.layer_.length(shape.input)),
+        inner_bytes_(step.shapes(false).inner * 2),
+        slices_(shape.batch, shape.input.rows, shape.input.columns,
+                step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, 4 * inner_bytes_, 2,
+                shape.workspace_limit),
+        attention_(
+            step.family_.attention(attention_shape(step.layer_, step.shapes(false).head_pitch, length_),
+                                   step.precision_, step.device_)) {
+    if (step.layer_.rope)
+      rotation_ = upload(rotation(*step.layer_.rope, step.shapes(false).head_pitch, length_));
+  }
+
+  std::size_t workspace_bytes() const noexcept override {
+    const std::size_t tokens = slices_.largest();
+    return aligned(tokens * inner_bytes_) + aligned(tokens * 3 * inner_bytes_);
+  }
+
+  void enqueue(const StepRun& run) const override {
+    const AxialAttention& layer = step_.layer_;
+    const bool row = layer.axis == Axis::row, masked = run.mask != nullptr;
+    std::byte* heads = run.workspace;  // the heads' results
+    std::byte* qkv = heads + aligned(slices_.largest() * inner_bytes_);
+    slices_.for_each([&](const Slice& s) {
+      kernels::ProjectParams p{};
+      p.x = run.x, p.y = qkv, p.mask = run.mask;
+      p.weights = step_.qkv_weights_.data(), p.rotation = reinterpret_cast<const float*>(rotation_.data());
+      p.cells = s.cells, p.tokens = static_cast<int>(s.tokens());
+      p.eps = static_cast<float>(layer.norm.eps);
+      p.position_divisor = row ? 1 : static_cast<int>(s.columns), p.length = static_cast<int>(length_);
+      step_.qkv_[masked].enqueue(run.stream, p);
+
+      kernels::AttentionParams a{};
+      a.qkv = qkv, a.o = heads, a.mask = masked ? run.mask + s.cells.first : nullptr;
+      a.tokens = sequences(row, s, s.columns), a.mask_cells = sequences(row, s, s.cells.pitch);
+      a.sequences = s.tokens() / length_, a.length = length_, a.heads = layer.heads;
+      a.scale = static_cast<float>(std::abs(layer.scale));
+      attention_->enqueue(run.stream, a);
+
+      p.x = heads, p.y = run.y, p.residual = run.x, p.weights = step_.output_weights_.data();
+      step_.output_.enqueue(run.stream, p);
+    });
+  }
+
+ private:
+  // The sequences of a slice over a grid whose rows lie `pitch` cells apart.
+  static kernels::Sequences sequences(bool row, const Slice& s, std::int64_t pitch) {
+    return row ? kernels::Sequences{s.rows, s.rows * pitch, pitch, 1}
+               : kernels::Sequences{s.columns, s.rows * pitch, 1, pitch};
+  }
+
+  const LongStep& step_;
+  std::int64_t length_, inner_bytes_;  // of a token
+  Slices slices_;
+  std::unique_ptr<const AttentionOperation> attention_;
+  DeviceBuffer rotation_;
+};
+
+std::unique_ptr<const BoundStep> LongStep::bind(const StepShape& shape) const {
+  return std::make_unique<Bound>(*this, shape);
+}
+
+class Long final : public CudaImplementation {
+ public:
+  std::string_view name() const noexcept override { return "long"; }
+
+  plan::Claim claim(std::span<const plan::LayerProblem> rest,
+                    const plan::Conditions& conditions) const override {
+    const auto decline = [](const std::string& reason) { return plan::Claim::decline(reason); };
+    const auto* layer = dynamic_cast<const AxialAttention*>(rest[0].layer);
+    if (!layer) return decline("it runs axial_attention, not " + std::string(rest[0].layer->type()));
+    if (conditions.compute_capability != 90)
+      return decline(
+          "it needs compute capability 9.0 and no other: its products are Hopper's warpgroup products");
+    if (conditions.precision != Precision::bf16 && conditions.precision != Precision::fp16)
+      return decline("it computes in bf16 and fp16, not " + std::string(to_string(conditions.precision)));
+    if (layer->dim % 8 != 0) return decline("dim " + std::to_string(layer->dim) + " is not a multiple of 8");
+    if (layer->dim > kMostChannels)
+      return decline("dim " + std::to_string(layer->dim) + " is larger than " +
+                     std::to_string(kMostChannels));
+    const std::int64_t head_pitch = family_->head_pitch(layer->head_dim, conditions.precision);
+    if (layer->heads > kMostChannels || head_pitch > kMostChannels ||
+        layer->heads * head_pitch > kMostChannels)
+      return decline(std::to_string(layer->heads) + " heads of " + std::to_string(head_pitch) +
+                     " channels (padded) are more than " + std::to_string(kMostChannels));
+    if (const plan::Claim attention = family_->claim(rest[0], conditions); !attention) return attention;
+    return plan::Claim::accept(1e6);
+  }
+
+  std::vector<KernelSpec> kernels(std::span<const plan::LayerProblem> layers,
+                                  const plan::Conditions& conditions) const override {
+    const auto& layer = static_cast<const AxialAttention&>(*layers[0].layer);
+    const std::int64_t head_pitch = family_->head_pitch(layer.head_dim, conditions.precision);
+    auto list = family_->attention_kernels(attention_shape(layer, head_pitch, layer.length(layers[0].input)),
+                                           conditions);
+    const LayerShapes shapes = shapes_of(layer, head_pitch, false);
+    for (const bool masked : {false, true})
+      list.push_back(projection_kernel(shapes_of(layer, head_pitch, masked).qkv, plan_of(shapes.qkv),
+                                       conditions.precision));
+    list.push_back(projection_kernel(shapes.output, plan_of(shapes.output), conditions.precision));
+    return list;
+  }
+
+  std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,
+                                    std::span<const weights::LayerWeights> weights, Precision precision,
+                                    const GpuDevice& device) const override {
+    return std::make_unique<LongStep>(*family_, static_cast<const AxialAttention&>(*layers[0]), weights[0],
+                                      precision, device);
+  }
+
+ private:
+  std::unique_ptr<const Family> family_ = make_composed_family("");  // no product of a library is asked of it
+};
+
+}  // namespace
+
+std::unique_ptr<const CudaImplementation> make_long() { return std::make_unique<Long>(); }
+
+}  // namespace warpweave::cuda::long_sequences

@@ -1,0 +1,36 @@
+// One axial attention layer as the long family sees it: its two projections, and their weights folded.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/family.h"
+#include "cuda/long/projection.h"
+#include "graph/layers/axial_attention.h"
+#include "weights/load.h"
+
+namespace warpweave::cuda::long_sequences {
+
+struct LayerShapes {
+  std::int64_t head_pitch, inner;  // elements, of a head and of all heads as they lie in the workspace
+  ProjectionShape qkv, output;
+};
+
+LayerShapes shapes_of(const graph::AxialAttention& layer, std::int64_t head_pitch, bool masked);
+
+struct FoldedWeights {
+  std::vector<float> qkv, qkv_bias;        // [3 inner, dim], [3 inner]
+  std::vector<float> output, output_bias;  // [dim, inner], [dim] or empty
+};
+
+// The norm's gain goes into the columns of Wqkv and its bias into the qkv bias; a negative scale goes into q,
+// since kernels take a positive one. Head channels of q and k are reordered so that RoPE's pairs are
+// neighbours, which their product does not notice. Padded head channels are zero.
+FoldedWeights fold(const graph::AxialAttention& layer, const LayerShapes& shapes,
+                   const weights::LayerWeights& weights);
+
+// (cos, sin) of every position and channel pair of a head: [length][head_pitch / 2][2]; (1, 0) beyond the
+// RoPE's dims.
+std::vector<float> rotation(const graph::Rope& rope, std::int64_t head_pitch, std::int64_t length);
+
+}  // namespace warpweave::cuda::long_sequences

@@ -1,0 +1,226 @@
+// The implementation `long` through the public interface, against `reference` in float64 on the CPU.
+//
+//   long_gpu_tests                      needs a GPU; without one it says so and exits with 77
+//   long_gpu_tests --compile sm_90a     fills the kernel cache with what it needs; needs no GPU
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/backend.h"
+#include "cuda/compile_for.h"
+#include "model_data.h"
+#include "properties/problem.h"
+#include "warpweave/error.h"
+
+namespace warpweave::long_test {
+namespace {
+
+using properties::Attention;
+using properties::Dice;
+
+constexpr int kLayers = 58, kProblems = 9, kLeastRun = 450;
+
+struct LayerCase {
+  Attention attention;
+  Precision precision = Precision::bf16;
+  bool masked = false;
+};
+
+// Options of a layer: with the bucket of lengths that the attention has, one specialisation of every kernel.
+// A few are of sizes that are declined.
+LayerCase layer_case(int index) {
+  Dice dice(static_cast<std::uint64_t>(index) * 977 + 11);
+  LayerCase c;
+  Attention& a = c.attention;
+  a.dim = dice.pick<std::int64_t>({8, 24, 40, 64, 64, 72, 96, 128, 128, 128, 136, 192, 248, 256, 256});
+  a.heads = dice.pick<std::int64_t>({1, 2, 3, 4, 4, 5, 8});
+  a.head_dim = dice.pick<std::int64_t>({5, 8, 16, 16, 24, 32, 32, 48, 64});
+  if (a.heads * ((a.head_dim + 15) / 16 * 16) > 256) a.heads = 4;
+  if (index % 13 == 12) a.dim = dice.chance(50) ? 20 : 264;  // declined
+  a.axis = dice.chance(50) ? "row" : "column";
+  a.norm = dice.pick<std::string>({"layer", "layer", "rms", "none"});
+  a.qkv_bias = dice.chance(40), a.out_bias = dice.chance(75), a.residual = dice.chance(75);
+  a.causal = dice.chance(30);
+  if (dice.chance(20)) a.scale = dice.pick<std::string>({"0.3", "0.05", "-0.2"});
+  if (dice.chance(35) && a.head_dim > 1)
+    a.rope = "{style: " + dice.pick<std::string>({"half", "interleaved"}) +
+             ", dims: " + std::to_string(2 * (1 + dice.below(a.head_dim / 2))) + "}";
+  c.precision = dice.chance(50) ? Precision::bf16 : Precision::fp16;
+  c.masked = dice.chance(40);
+  return c;
+}
+
+Model model(int index) {
+  const LayerCase c = layer_case(index);
+  return properties::make_model(c.attention.dim, {c.attention.yaml()}, static_cast<std::uint64_t>(index));
+}
+
+// One or two samples of a few sequences; lengths of every bucket, seldom a whole number of tiles.
+Shape shape(const LayerCase& c, Dice& dice) {
+  const std::int64_t longest = dice.pick<std::int64_t>({16, 32, 64, 130, 200});
+  const std::int64_t length = 1 + dice.below(longest);
+  const std::int64_t other = 1 + dice.below(1 + 300 / longest), batch = 1 + dice.below(2);
+  return c.attention.axis == "row" ? Shape{batch, other, length} : Shape{batch, length, other};
+}
+
+EngineOptions options(Precision precision, std::int64_t limit = 0) {
+  EngineOptions o;
+  o.device = Device::cuda(0);
+  o.precision = precision, o.plan = "long", o.strict = true, o.workspace_limit = limit;
+  return o;
+}
+
+Tensor rounded(const Tensor& x, Precision precision) { return x.to(storage_type(precision)).to(DType::f32); }
+
+double update_error(const Tensor& y, const Tensor& exact, const Tensor& x, bool residual) {
+  const auto a = y.values<float>(), b = exact.values<float>(), c = x.values<float>();
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double delta = static_cast<double>(b[i]) - (residual ? static_cast<double>(c[i]) : 0.0);
+    error += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    size += delta * delta;
+  }
+  return std::sqrt(error / std::max(size, 1e-30));
+}
+
+// The rounding of y alone, which no implementation avoids, comes to most of this where the update is small.
+double limit(Precision precision) { return precision == Precision::bf16 ? 1.5e-2 : 2e-3; }
+
+TEST(Long, RandomProblemsAgreeWithFloat64) {
+  int run = 0, declined = 0;
+  double worst[2] = {0, 0};
+  const int threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+  for (int i = 0; i < kLayers; ++i) {
+    const LayerCase c = layer_case(i);
+    const Model m = model(i);
+    const Engine gpu(m, options(c.precision));
+    const Engine cpu = properties::cpu_engine(m, "reference", Precision::fp64, threads);
+    Dice dice(static_cast<std::uint64_t>(i));
+    for (int k = 0; k < kProblems; ++k) {
+      const Shape s = shape(c, dice);
+      const std::uint64_t seed = static_cast<std::uint64_t>(i * kProblems + k);
+      const Tensor x = rounded(properties::random_grid(s, c.attention.dim, seed), c.precision);
+      const Tensor mask = properties::random_mask(s, seed);
+      const Tensor* used = c.masked ? &mask : nullptr;
+      Tensor y;
+      try {
+        y = gpu.run(x, used);
+      } catch (const Error& e) {
+        ASSERT_EQ(e.code(), ErrorCode::device) << e.what();
+        ++declined;
+        continue;
+      }
+      ++run;
+      const double error = update_error(y, cpu.run(x, used), x, c.attention.residual);
+      worst[c.precision == Precision::fp16] = std::max(worst[c.precision == Precision::fp16], error);
+      EXPECT_LE(error, limit(c.precision))
+          << c.attention.yaml() << " dim " << c.attention.dim << " " << to_string(c.precision) << " on ["
+          << s.batch << ", " << s.rows << ", " << s.columns << "]" << (c.masked ? " masked" : "");
+    }
+  }
+  std::printf("long: %d run, %d declined; worst error bf16 %.2e, fp16 %.2e\n", run, declined, worst[0],
+              worst[1]);
+  EXPECT_GE(run, kLeastRun);
+  EXPECT_GT(declined, 0);
+}
+
+// In any batch, in slices of any size, and again.
+TEST(Long, ASampleKeepsItsBits) {
+  for (const std::int64_t dim : {64, 256}) {
+    const Model m = properties::make_block(dim, 4);
+    const Tensor x = properties::random_grid({9, 37, 83}, dim, 3);
+    for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+      const Tensor all = Engine(m, options(precision)).run(x);
+      EXPECT_TRUE(properties::same_bits(all, Engine(m, options(precision)).run(x)));
+      for (const std::int64_t batch : {1, 4})
+        EXPECT_TRUE(properties::same_bits(Engine(m, options(precision)).run(properties::samples(x, 0, batch)),
+                                          properties::samples(all, 0, batch)))
+            << dim << " " << batch;
+      const std::int64_t grid = 2 * 37 * 83 * dim * 2 + 4096;  // what waits between the layers
+      for (const std::int64_t sequences : {1, 3, 20})
+        EXPECT_TRUE(properties::same_bits(
+            Engine(m, options(precision, grid + sequences * 83 * dim * 8)).run(properties::samples(x, 0, 2)),
+            properties::samples(all, 0, 2)))
+            << dim << " " << sequences;
+    }
+  }
+}
+
+TEST(Long, SaysWhatItDeclines) {
+  const auto said = [](std::int64_t dim, const std::string& layer, Precision precision) {
+    try {
+      Engine(properties::make_model(dim, {layer}), options(precision)).prepare({1, 4, 4});
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("nothing");
+  };
+  const auto contains = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string small = said(20, "axial_attention: {axis: row, heads: 2, head_dim: 8}", Precision::bf16);
+  EXPECT_TRUE(contains(small, "dim 20 is not a multiple of 8")) << small;
+  const std::string wide = said(512, "axial_attention: {axis: row, heads: 2, head_dim: 8}", Precision::bf16);
+  EXPECT_TRUE(contains(wide, "dim 512 is larger than 256")) << wide;
+  const std::string heads = said(64, "axial_attention: {axis: row, heads: 9, head_dim: 32}", Precision::bf16);
+  EXPECT_TRUE(contains(heads, "9 heads of 32 channels")) << heads;
+  const std::string exact = said(64, "axial_attention: {axis: row, heads: 2}", Precision::fp32);
+  EXPECT_TRUE(contains(exact, "not fp32")) << exact;
+}
+
+struct Work {
+  Model model;
+  Shape shape;
+  Precision precision;
+};
+
+void compile(const Work& w, const std::string& architecture) {
+  try {
+    cuda::compile_for(w.model.data()->graph, w.shape, architecture, options(w.precision));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::device) throw;  // declined
+  }
+}
+
+void compile_all(const std::string& architecture) {
+  std::vector<Work> list;
+  for (int i = 0; i < kLayers; ++i)
+    for (const std::int64_t length : {16, 32, 64, 200}) {
+      const LayerCase c = layer_case(i);
+      list.push_back(
+          {model(i), c.attention.axis == "row" ? Shape{1, 1, length} : Shape{1, length, 1}, c.precision});
+    }
+  for (const Precision precision : {Precision::bf16, Precision::fp16})
+    for (const std::int64_t dim : {64, 256})
+      list.push_back({properties::make_block(dim, 4), {1, 37, 83}, precision});
+  std::atomic<std::size_t> next{0};
+  std::vector<std::jthread> threads;
+  for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t)
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < list.size(); i = next++) compile(list[i], architecture);
+    });
+}
+
+}  // namespace
+}  // namespace warpweave::long_test
+
+int main(int argc, char** argv) {
+  using namespace warpweave;
+  testing::InitGoogleTest(&argc, argv);
+  if (argc == 3 && std::string(argv[1]) == "--compile") {
+    long_test::compile_all(argv[2]);
+    return 0;
+  }
+  if (const std::string reason = cuda::unusable(0); !reason.empty()) {
+    std::printf("GPU tests skipped: %s\n", reason.c_str());
+    return 77;
+  }
+  return RUN_ALL_TESTS();
+}
