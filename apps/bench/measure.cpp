@@ -108,6 +108,7 @@ std::vector<Measurement> measure(const Case& what, const EngineOptions& options,
       m.flops += layer.flops;
       m.bytes += layer.bytes;
     }
+    if (what.block) m.heads = what.block->heads;
     if (what.block) m.least = least(*what.block, engine.device(), engine.precision(), m.flops);
     m.failure = declined(plan, c.session->plan());
     if (m.failure.empty()) {

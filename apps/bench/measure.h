@@ -31,6 +31,7 @@ struct Measurement {
   std::string plan;             // as asked for: "auto", "cpu_fused", ...
   std::string implementations;  // that run the layers, most used first
   GridShape input;
+  std::int64_t heads = 0;     // of a block; 0 for other models
   std::vector<double> times;  // seconds for one pass through the model, sorted
   int chain = 1;              // passes in one timed run
   double flops = 0, bytes = 0;

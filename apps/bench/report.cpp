@@ -49,6 +49,7 @@ std::string json_text(const Setting& setting, const std::vector<Measurement>& re
     const auto add = [&](const char* key, bool known, double value) {
       entry[key] = known ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
     };
+    entry["heads"] = m.heads > 0 ? nlohmann::ordered_json(m.heads) : nlohmann::ordered_json(nullptr);
     add("median_ms", timed, t * 1e3);
     add("min_ms", timed, timed ? m.times.front() * 1e3 : 0);
     add("max_ms", timed, timed ? m.times.back() * 1e3 : 0);
