@@ -10,6 +10,7 @@
 #include <set>
 
 #include "cuda/resident/problem.h"
+#include "warpweave/error.h"
 
 namespace warpweave::cuda::resident {
 namespace {
@@ -111,7 +112,8 @@ TEST(Packing, FoldsGainScaleAndBiases) {
     const double tolerance = element == Element::bf16 ? 1.0 / 256 : 1.0 / 2048;
     const auto widen = element == Element::bf16 ? widen_bf16 : widen_f16;
     for (int h = 0; h < 2; ++h)
-      for (int part = 0; part < 3; ++part)
+      for (int part = 0; part < 3; ++part) {
+        int shift = 0;  // a power of two that this part of the head was multiplied by
         for (int c = 0; c < 32; ++c) {
           const int row = part * 48 + h * 24 + c;
           const double factor = part == 0 ? 0.25 * std::numbers::log2e : 1;
@@ -123,10 +125,14 @@ TEST(Packing, FoldsGainScaleAndBiases) {
             if (c < 24 && k < 40) bias += layer.qkv[row * 40 + channel] * layer.norm_bias[channel];
             const double got = widen(read<std::uint16_t>(
                 blob, w.qkv() + h * w.head_qkv_bytes() + 2 * layout::core_index(96, part * 32 + c, k)));
-            ASSERT_NEAR(got, expected, std::fabs(expected) * tolerance + 1e-7);
+            if (c == 0 && k == 0) shift = static_cast<int>(std::lround(std::log2(got / expected)));
+            ASSERT_TRUE(element == Element::f16 || shift == 0);
+            ASSERT_NEAR(std::ldexp(got, -shift), expected, std::fabs(expected) * tolerance + 1e-7);
           }
-          ASSERT_NEAR(read<float>(blob, ((h * 3 + part) * 32 + c) * 4), bias * factor, 1e-5);
+          const double got = read<float>(blob, ((h * 3 + part) * 32 + c) * 4);
+          ASSERT_NEAR(std::ldexp(got, -shift), bias * factor, 1e-5);
         }
+      }
   }
 }
 
@@ -166,6 +172,53 @@ TEST(Packing, MakesRopePairsNeighbours) {
   EXPECT_FLOAT_EQ(table[(4 * 8 + 1) * 2], static_cast<float>(std::cos(4 * std::pow(10000.0, -2.0 / 6))));
   EXPECT_EQ(table[(4 * 8 + 3) * 2], 1.0f);  // beyond the rotated channels
   EXPECT_EQ(table[(4 * 8 + 3) * 2 + 1], 0.0f);
+}
+
+// A gain and a scale that push single weights out of fp16's range at either end.
+TEST(Packing, KeepsFoldedWeightsInTheRangeOfF16) {
+  const Layer layer(8, 2, 8);
+  const double unit = std::ldexp(1.0, -25);  // of what is rounded in the subnormal range
+  for (const double extreme : {1e-5, 3e6}) {
+    Problem p{.dim = 8,
+              .heads = 2,
+              .head_dim = 8,
+              .element = Element::f16,
+              .norm = Norm::rms,
+              .scale = extreme * std::numbers::ln2};
+    Tensors t = layer.tensors();
+    t.norm_bias = nullptr;
+    const auto blob = pack(p, t);
+    const layout::AttentionWeights w = p.weights();
+    const auto weight = [&](int head, int part, int c, int k) {
+      return widen_f16(read<std::uint16_t>(
+          blob, w.qkv() + head * w.head_qkv_bytes() + 2 * layout::core_index(48, part * 16 + c, k)));
+    };
+    for (int h = 0; h < 2; ++h)
+      for (int c = 0; c < 8; ++c)
+        for (int d = 0; d < 8; ++d) {  // Wq times Wk is what it was, to the digits of two roundings
+          const double gain = layer.norm_weight[layout::channel_of(8, 0, d)];
+          const auto exact = [&](int part) {
+            return layer.qkv[((part * 2 + h) * 8 + c) * 8 + layout::channel_of(8, 0, d)] * gain;
+          };
+          const double expected = exact(0) * exact(1) * extreme;
+          const double q = weight(h, 0, c, d), k = weight(h, 1, c, d), v = weight(h, 2, c, d);
+          EXPECT_NEAR(q * k, expected, std::fabs(expected) * 1.1e-3 + unit * (std::fabs(q) + std::fabs(k)));
+          const double out = widen_f16(
+              read<std::uint16_t>(blob, w.out() + h * w.head_out_bytes() + 2 * layout::core_index(16, 0, c)));
+          const double through = exact(2) * layer.out[layout::channel_of(8, 0, 0) * 16 + h * 8 + c];
+          EXPECT_NEAR(v * out, through, std::fabs(through) * 1.1e-3 + unit * (std::fabs(v) + std::fabs(out)));
+        }
+  }
+}
+
+TEST(Packing, RefusesWhatNoScalingBringsIntoTheRangeOfF16) {
+  const Layer layer(8, 1, 8);
+  Problem p{.dim = 8, .heads = 1, .head_dim = 8, .element = Element::f16, .norm = Norm::rms, .scale = 1e12};
+  Tensors t = layer.tensors();
+  t.norm_bias = nullptr;
+  EXPECT_THROW(pack(p, t), Error);
+  p.element = Element::bf16;
+  EXPECT_NO_THROW(pack(p, t));
 }
 
 TEST(Packing, RoundsToNearestEven) {

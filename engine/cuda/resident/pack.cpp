@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <numbers>
+#include <string>
 
 #include "cuda/resident/problem.h"
+#include "warpweave/error.h"
 
 namespace warpweave::cuda::resident {
 namespace {
@@ -34,13 +37,71 @@ int rope_source(const Problem& p, int position) {
   return position / 2 + position % 2 * (p.rope_dims / 2);
 }
 
+// A layer's weights with everything folded in that problem.h names; `part` is 0 for Q, 1 for K, 2 for V.
+class Folded {
+ public:
+  Folded(const Problem& p, const Tensors& t) : p_(p), t_(t), inner_(p.heads * p.head_dim) {}
+
+  double weight(int part, int head, int c, int channel) const {
+    const double gain = t_.norm_weight ? t_.norm_weight[channel] : 1.0;
+    return t_.qkv_weight[row(part, head, c) * p_.dim + channel] * gain * factor(part);
+  }
+  double bias(int part, int head, int c) const {
+    const std::size_t r = row(part, head, c);
+    double sum = t_.qkv_bias ? t_.qkv_bias[r] : 0.0;
+    if (t_.norm_bias)
+      for (int d = 0; d < p_.dim; ++d)
+        sum += static_cast<double>(t_.qkv_weight[r * p_.dim + d]) * t_.norm_bias[d];
+    return sum * factor(part);
+  }
+  double out(int head, int c, int channel) const {
+    return t_.out_weight[static_cast<std::size_t>(channel) * inner_ + head * p_.head_dim + c];
+  }
+
+  double largest_weight(int part, int head) const {
+    return largest([&](int c, int channel) { return weight(part, head, c, channel); });
+  }
+  double largest_out(int head) const {
+    return largest([&](int c, int channel) { return out(head, c, channel); });
+  }
+
+ private:
+  double factor(int part) const { return part == 0 ? p_.scale * std::numbers::log2e : 1.0; }
+  std::size_t row(int part, int head, int c) const {
+    const int source = part == 2 ? c : rope_source(p_, c);
+    return static_cast<std::size_t>(part) * inner_ + head * p_.head_dim + source;
+  }
+  template <class F>
+  double largest(const F& value) const {
+    double most = 0;
+    for (int c = 0; c < p_.head_dim; ++c)
+      for (int d = 0; d < p_.dim; ++d) most = std::max(most, std::fabs(value(c, d)));
+    return most;
+  }
+
+  const Problem& p_;
+  const Tensors& t_;
+  int inner_;
+};
+
+// The power of two to divide `a` by and multiply `b` by, so that the two come to the same size.
+int balance(double a, double b) {
+  return a > 0 && b > 0 ? static_cast<int>(std::lround((std::log2(a) - std::log2(b)) / 2)) : 0;
+}
+
 }  // namespace
 
 std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
   const layout::AttentionWeights w = p.weights();
-  const int inner = p.heads * p.head_dim, hw = w.head_width();
+  const int hw = w.head_width();
+  const Folded folded(p, t);
   const auto narrow = [&](double v) {
-    return p.element == Element::bf16 ? to_bf16(static_cast<float>(v)) : to_f16(static_cast<float>(v));
+    if (p.element == Element::bf16) return to_bf16(static_cast<float>(v));
+    if (std::fabs(v) >= 65520)
+      throw Error(ErrorCode::device,
+                  "axial_attention: a weight times the norm's gain and the scale leaves the range of fp16 (" +
+                      std::to_string(v) + "), and so would what it makes; use bf16 or fp32");
+    return to_f16(static_cast<float>(v));
   };
   std::vector<std::byte> blob(static_cast<std::size_t>(w.bytes()));
   const auto put = [&](std::size_t offset, auto value) {
@@ -51,34 +112,32 @@ std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
   if (t.out_bias)
     for (int n = 0; n < p.dim; ++n) out_bias[n] = t.out_bias[n];
   for (int h = 0; h < p.heads; ++h) {
-    for (int part = 0; part < 3; ++part) {
-      const double factor = part == 0 ? p.scale * std::numbers::log2e : 1.0;
+    int exponent[3] = {0, 0, 0};  // of Q, K and V; the output's is V's, negated
+    if (p.element == Element::f16) {
+      exponent[1] = balance(folded.largest_weight(0, h), folded.largest_weight(1, h));
+      exponent[0] = -exponent[1];
+      exponent[2] = -balance(folded.largest_weight(2, h), folded.largest_out(h));
+    }
+    for (int part = 0; part < 3; ++part)
       for (int c = 0; c < p.head_dim; ++c) {
-        const int source = part == 2 ? c : rope_source(p, c);
-        const std::size_t row = static_cast<std::size_t>(part) * inner + h * p.head_dim + source;
-        const float* weight = t.qkv_weight + row * p.dim;
-        double bias = t.qkv_bias ? t.qkv_bias[row] : 0.0;
-        if (t.norm_bias)
-          for (int d = 0; d < p.dim; ++d) bias += static_cast<double>(weight[d]) * t.norm_bias[d];
-        put(static_cast<std::size_t>((h * 3 + part) * hw + c) * 4, static_cast<float>(bias * factor));
+        const double bias = folded.bias(part, h, c);
+        put(static_cast<std::size_t>((h * 3 + part) * hw + c) * 4,
+            static_cast<float>(std::ldexp(bias, exponent[part])));
         if (part == 2 && !p.mask)
-          for (int n = 0; n < p.dim; ++n)
-            out_bias[n] += bias * t.out_weight[static_cast<std::size_t>(n) * inner + h * p.head_dim + c];
+          for (int n = 0; n < p.dim; ++n) out_bias[n] += bias * folded.out(h, c, n);
         for (int k = 0; k < p.dim; ++k) {
           const int channel = layout::channel_of(p.dim, k / 8, k % 8);
-          const double gain = t.norm_weight ? t.norm_weight[channel] : 1.0;
           put(static_cast<std::size_t>(w.qkv() + h * w.head_qkv_bytes() +
                                        2 * layout::core_index(3 * hw, part * hw + c, k)),
-              narrow(weight[channel] * gain * factor));
+              narrow(std::ldexp(folded.weight(part, h, c, channel), exponent[part])));
         }
       }
-    }
     for (int n = 0; n < p.dim; ++n) {
       const int channel = layout::channel_of(p.dim, n / 8, n % 8);
       for (int c = 0; c < p.head_dim; ++c)
         put(static_cast<std::size_t>(w.out() + h * w.head_out_bytes() +
                                      2 * layout::core_index(w.dim_width(), n, c)),
-            narrow(t.out_weight[static_cast<std::size_t>(channel) * inner + h * p.head_dim + c]));
+            narrow(std::ldexp(folded.out(h, c, channel), -exponent[2])));
     }
   }
   for (int n = 0; n < p.dim; ++n)
