@@ -1,13 +1,16 @@
 #include "cuda/composed/attention.h"
 
+#include "cuda/tensor_map.h"
+
 namespace warpweave::cuda {
 namespace {
 
 bool half_operands(Precision precision) { return itemsize(storage_type(precision)) == 2; }
 
-class Attention final : public AttentionOperation {
+// On any GPU, with and without a mask.
+class AnyAttention final : public AttentionOperation {
  public:
-  Attention(const AttentionShape& shape, Precision precision, const GpuDevice& device)
+  AnyAttention(const AttentionShape& shape, Precision precision, const GpuDevice& device)
       : tiles_(attention_tiles(shape, precision)),
         shared_(tiles_.shared_bytes(shape, itemsize(storage_type(precision)))),
         kernel_(device.kernels().get(attention_kernel(shape, precision))) {
@@ -28,6 +31,52 @@ class Attention final : public AttentionOperation {
   AttentionTiles tiles_;
   std::size_t shared_;
   Kernel kernel_;
+};
+
+class LongAttention final : public AttentionOperation {
+ public:
+  LongAttention(const LongAttentionPlan& plan, bool causal, Precision precision, const GpuDevice& device)
+      : plan_(plan), kernel_(device.kernels().get(long_attention_kernel(plan, causal, precision))) {
+    kernel_.allow(static_cast<std::size_t>(plan_.shared_bytes()));
+  }
+
+  void enqueue(cudaStream_t stream, const kernels::AttentionParams& a) const override {
+    const std::int64_t token = 3 * a.heads * plan_.head * 2;  // bytes
+    const kernels::Sequences& t = a.tokens;
+    kernels::long_attention::Params p{};
+    p.attention = a;
+    encode_tensor_map(
+        &p.qkv, {.address = a.qkv,
+                 .extent = {token / 2, a.length, std::min<std::int64_t>(t.inner, a.sequences),
+                            (a.sequences + t.inner - 1) / t.inner},
+                 .stride = {t.step * token, t.inner_stride * token, t.outer_stride * token},
+                 .box = {static_cast<std::uint32_t>(plan_.box_channels()), LongAttentionPlan::kBoxRows, 1, 1},
+                 .swizzle = plan_.row_bytes()});
+    const std::int64_t tiles = (a.length + plan_.queries() - 1) / plan_.queries();
+    kernel_.launch(stream,
+                   {.blocks = a.sequences * a.heads * tiles,
+                    .threads = plan_.threads(),
+                    .shared_bytes = static_cast<std::size_t>(plan_.shared_bytes())},
+                   p);
+  }
+
+ private:
+  LongAttentionPlan plan_;
+  Kernel kernel_;
+};
+
+// A mask is known only at run time.
+class EitherAttention final : public AttentionOperation {
+ public:
+  EitherAttention(std::unique_ptr<const AttentionOperation> without_mask,
+                  std::unique_ptr<const AttentionOperation> with_mask)
+      : without_mask_(std::move(without_mask)), with_mask_(std::move(with_mask)) {}
+  void enqueue(cudaStream_t stream, const kernels::AttentionParams& p) const override {
+    (p.mask ? with_mask_ : without_mask_)->enqueue(stream, p);
+  }
+
+ private:
+  std::unique_ptr<const AttentionOperation> without_mask_, with_mask_;
 };
 
 }  // namespace
@@ -59,9 +108,40 @@ KernelSpec attention_kernel(const AttentionShape& shape, Precision precision) {
                                         ">"};
 }
 
+std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape,
+                                                     const plan::Conditions& conditions) {
+  if (conditions.compute_capability != 90 || !half_operands(conditions.precision)) return {};
+  if (shape.head_dim % 16 != 0 || shape.head_dim > 128) return {};
+  return {};
+}
+
+KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Precision precision) {
+  std::string text = "warpweave::kernels::long_attention::attention<" + device_type(precision) + ", " +
+                     std::to_string(plan.head);
+  for (const int part : {plan.groups, plan.keys, plan.stages, plan.blocks})
+    text += ", " + std::to_string(part);
+  return {"long/attention.cuh", text + (causal ? ", true>" : ", false>")};
+}
+
+std::unique_ptr<const AttentionOperation> make_long_attention(const LongAttentionPlan& plan, bool causal,
+                                                              Precision precision, const GpuDevice& device) {
+  return std::make_unique<LongAttention>(plan, causal, precision, device);
+}
+
+std::vector<KernelSpec> attention_kernels(const AttentionShape& shape, const plan::Conditions& conditions) {
+  std::vector<KernelSpec> list = {attention_kernel(shape, conditions.precision)};
+  if (const auto plan = long_attention_plan(shape, conditions))
+    list.push_back(long_attention_kernel(*plan, shape.causal, conditions.precision));
+  return list;
+}
+
 std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, Precision precision,
                                                          const GpuDevice& device) {
-  return std::make_unique<Attention>(shape, precision, device);
+  auto any = std::make_unique<AnyAttention>(shape, precision, device);
+  const auto plan = long_attention_plan(shape, device.conditions(precision));
+  if (!plan) return any;
+  return std::make_unique<EitherAttention>(make_long_attention(*plan, shape.causal, precision, device),
+                                           std::move(any));
 }
 
 }  // namespace warpweave::cuda

@@ -1,11 +1,15 @@
-// Specialisation and launch of kernels/composed/attention.cuh.
+// Attention of the composed family: specialisation and launch of kernels/composed/attention.cuh and, on
+// compute capability exactly 9.0, of kernels/long/attention.cuh.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "cuda/family.h"
+#include "long/attention_params.h"
 
 namespace warpweave::cuda {
 
@@ -26,5 +30,16 @@ AttentionTiles attention_tiles(const AttentionShape& shape, Precision precision)
 KernelSpec attention_kernel(const AttentionShape& shape, Precision precision);
 std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, Precision precision,
                                                          const GpuDevice& device);
+
+// The kernel of 9.0 takes no mask. Nothing where the other one is used instead, or cannot be this one.
+using LongAttentionPlan = kernels::long_attention::Plan;
+std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape,
+                                                     const plan::Conditions& conditions);
+KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Precision precision);
+std::unique_ptr<const AttentionOperation> make_long_attention(const LongAttentionPlan& plan, bool causal,
+                                                              Precision precision, const GpuDevice& device);
+
+// What make_attention() needs.
+std::vector<KernelSpec> attention_kernels(const AttentionShape& shape, const plan::Conditions& conditions);
 
 }  // namespace warpweave::cuda

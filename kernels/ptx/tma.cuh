@@ -1,0 +1,26 @@
+// The copy engine on tensors (9.0 and up): boxes of up to 4 dimensions between global and shared memory, described by a
+// tensor map (engine/cuda/tensor_map.h) that is a __grid_constant__ parameter of the kernel. What lies outside of the
+// tensor is read as zeros and not written. Shared addresses are aligned to 8 rows of the swizzle, at least 128 bytes.
+#pragma once
+
+#include "ptx/types.cuh"
+
+namespace warpweave {
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void prefetch_tensor_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// The box whose first element is (c0, c1, c2, c3), c0 being the contiguous dimension; its bytes, those outside of the
+// tensor too, are counted on `barrier`.
+__device__ __forceinline__ void copy_tensor(u32 shared, const void* map, u32 barrier, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+#endif
+
+}  // namespace warpweave

@@ -1,0 +1,367 @@
+// Compiles, checks and times attention on compute capability 9.0 by itself, beside the kernel of other GPUs.
+//
+//   long_attention_harness compile         every kernel that follows, into the cache; needs no GPU; prints
+//   registers, spills long_attention_harness check [WORD]    random problems against float64; outputs
+//   poisoned, NaN in one sequence long_attention_harness small           a few tiny problems, for
+//   compute-sanitizer long_attention_harness time [WORD]     attention of the shapes of docs/performance.md;
+//   microseconds per layer long_attention_harness once WORD KERNEL   one launch of a timed case, for
+//   profilers
+// WORD selects cases by a part of their name.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <regex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cuda/composed/attention.h"
+#include "cuda/memory.h"
+#include "warpweave/tensor.h"
+
+namespace {
+
+using namespace warpweave;
+using namespace warpweave::cuda;
+using kernels::AttentionParams;
+using kernels::Sequences;
+
+void check_cuda(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+}
+#define CHECK_CUDA(call) check_cuda(call, #call)
+
+// Attention of a layer on a grid [batch, rows, columns].
+struct Case {
+  std::string name;
+  int heads, head, batch, rows, columns;
+  bool along_rows, causal = false;
+  Precision precision = Precision::bf16;
+  double spread = 1;  // of q and k
+
+  std::int64_t length() const { return along_rows ? columns : rows; }
+  std::int64_t sequences() const { return tokens() / length(); }
+  std::int64_t tokens() const { return std::int64_t{batch} * rows * columns; }
+  std::int64_t width() const { return std::int64_t{heads} * head; }
+  AttentionShape shape() const { return {heads, head, length(), causal}; }
+  AttentionParams params(const void* qkv, void* o) const {
+    AttentionParams p{};
+    p.qkv = qkv, p.o = o;
+    p.tokens = along_rows ? Sequences{rows, std::int64_t{rows} * columns, columns, 1}
+                          : Sequences{columns, std::int64_t{rows} * columns, 1, columns};
+    p.mask_cells = p.tokens;
+    p.sequences = sequences(), p.length = length(), p.heads = heads;
+    p.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
+    return p;
+  }
+  std::int64_t token(std::int64_t sequence, std::int64_t l) const {
+    const Sequences t = params(nullptr, nullptr).tokens;
+    return sequence / t.inner * t.outer_stride + sequence % t.inner * t.inner_stride + l * t.step;
+  }
+};
+
+std::string words(const LongAttentionPlan& p) {
+  return "g" + std::to_string(p.groups) + "k" + std::to_string(p.keys) + "s" + std::to_string(p.stages) +
+         "b" + std::to_string(p.blocks);
+}
+
+// What is tried for heads of this size.
+std::vector<LongAttentionPlan> plans(int head) {
+  std::vector<LongAttentionPlan> list;
+  const auto add = [&](int groups, int keys, int stages, int blocks) {
+    const LongAttentionPlan p{head, groups, keys, stages, blocks};
+    if (p.shared_bytes() * blocks <= 226 * 1024) list.push_back(p);
+  };
+  if (head <= 32) {
+    add(2, 64, 4, 2), add(4, 64, 4, 1), add(3, 128, 3, 1), add(2, 128, 3, 1);
+  } else if (head <= 64) {
+    add(4, 64, 4, 1), add(3, 128, 2, 1), add(2, 128, 3, 1), add(1, 64, 1, 3);
+  } else {
+    add(2, 128, 2, 1), add(2, 64, 3, 1);
+  }
+  return list;
+}
+
+std::vector<Case> checked() {
+  std::vector<Case> list;
+  for (const int length : {1, 7, 16, 63, 64, 65, 128, 129, 200, 577})
+    list.push_back({"odd", 2, 32, 2, 3, length, true});
+  list.push_back({"pair", 4, 32, 1, 3, 512, true});
+  list.push_back({"pair columns", 4, 32, 1, 1024, 3, false});
+  list.push_back({"msa", 8, 32, 1, 256, 5, false});
+  list.push_back({"audio", 8, 48, 1, 800, 3, false});
+  list.push_back({"audio rows", 8, 48, 1, 7, 60, true});
+  list.push_back({"msa768", 12, 64, 1, 3, 512, true});
+  list.push_back({"msa768 columns", 12, 64, 2, 128, 3, false});
+  list.push_back({"video", 12, 64, 1, 2, 1568, true});
+  list.push_back({"narrow", 3, 16, 2, 3, 150, true});
+  for (const int head : {80, 96, 112, 128}) list.push_back({"wide", 2, head, 2, 150, 2, false});
+  const std::size_t plain = list.size();
+  for (std::size_t i = 0; i < plain; ++i) {
+    Case c = list[i];
+    c.causal = true, c.name += " causal";
+    list.push_back(c);
+    c = list[i];
+    c.precision = Precision::fp16, c.name += " fp16";
+    list.push_back(c);
+  }
+  for (const Precision p : {Precision::bf16, Precision::fp16}) {  // the maximum has to follow
+    list.push_back({"steep", 4, 32, 1, 3, 300, true, false, p, 30});
+    list.push_back({"steep causal", 2, 64, 1, 200, 3, false, true, p, 30});
+  }
+  return list;
+}
+
+std::vector<Case> small() {
+  return {{"small", 2, 32, 1, 2, 150, true},
+          {"small columns causal", 2, 48, 1, 130, 2, false, true},
+          {"small steep", 1, 64, 1, 2, 150, true, false, Precision::fp16, 30},
+          {"small wide", 1, 112, 1, 2, 70, true}};
+}
+
+std::vector<Case> timed() {
+  return {{"pair256", 4, 32, 1, 256, 256, true},          {"pair256 columns", 4, 32, 1, 256, 256, false},
+          {"pair512", 4, 32, 1, 512, 512, true},          {"pair512 columns", 4, 32, 1, 512, 512, false},
+          {"pair1024", 4, 32, 1, 1024, 1024, true},       {"msa", 8, 32, 1, 256, 384, true},
+          {"msa columns", 8, 32, 1, 256, 384, false},     {"audio", 8, 48, 1, 800, 60, true},
+          {"audio columns", 8, 48, 1, 800, 60, false},    {"msa768", 12, 64, 1, 128, 512, true},
+          {"msa768 columns", 12, 64, 1, 128, 512, false}, {"video", 12, 64, 2, 16, 1568, true},
+          {"video columns", 12, 64, 2, 16, 1568, false}};
+}
+
+// The kernels of a case: null is the one of other GPUs.
+struct Candidate {
+  std::string name;
+  std::unique_ptr<const AttentionOperation> operation;
+};
+std::vector<Candidate> candidates(const Case& c, const GpuDevice& device) {
+  std::vector<Candidate> list;
+  for (const auto& plan : plans(c.head))
+    list.push_back({words(plan), make_long_attention(plan, c.causal, c.precision, device)});
+  list.push_back({"chosen", make_attention(c.shape(), c.precision, device)});
+  return list;
+}
+
+// Values of the operands as the device has them, and the bits.
+struct Data {
+  std::vector<float> values;
+  Tensor bits;
+};
+Data random_qkv(const Case& c, std::uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  const std::int64_t width = 3 * c.width();
+  Tensor x(DType::f32, {c.tokens() * width});
+  auto v = x.values<float>();
+  for (std::size_t i = 0; i < v.size(); ++i)
+    v[i] = normal(engine) *
+           static_cast<float>(static_cast<std::int64_t>(i) % width < 2 * c.width() ? c.spread : 1);
+  Data d{{}, x.to(storage_type(c.precision))};
+  const Tensor back = d.bits.to(DType::f32);
+  const auto b = back.values<float>();
+  d.values.assign(b.begin(), b.end());
+  return d;
+}
+
+// One query's result for one head, in float64.
+std::vector<double> expected(const Case& c, const std::vector<float>& qkv, std::int64_t sequence, int head,
+                             std::int64_t query) {
+  const auto row = [&](int part, std::int64_t l) {
+    return qkv.data() + c.token(sequence, l) * 3 * c.width() + (part * c.heads + head) * c.head;
+  };
+  const std::int64_t end = c.causal ? query + 1 : c.length();
+  const float scale = c.params(nullptr, nullptr).scale;
+  std::vector<double> s(end);
+  for (std::int64_t k = 0; k < end; ++k) {
+    double sum = 0;
+    for (int i = 0; i < c.head; ++i) sum += static_cast<double>(row(0, query)[i]) * row(1, k)[i];
+    s[k] = sum * scale;
+  }
+  const double top = *std::max_element(s.begin(), s.end());
+  double total = 0;
+  std::vector<double> o(c.head, 0.0);
+  for (std::int64_t k = 0; k < end; ++k) {
+    const double w = std::exp(s[k] - top);
+    total += w;
+    for (int i = 0; i < c.head; ++i) o[i] += w * row(2, k)[i];
+  }
+  for (double& v : o) v /= total;
+  return o;
+}
+
+// Returns the number of failures.
+int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
+  Data d = random_qkv(c, seed);
+  const std::int64_t broken = c.sequences() > 1 ? 1 : -1;  // a sequence full of NaN, which must stay alone
+  auto bits = d.bits.values<std::uint16_t>();
+  for (std::int64_t l = 0; broken >= 0 && l < c.length(); ++l) {
+    std::fill_n(bits.begin() + c.token(broken, l) * 3 * c.width(), 3 * c.width(), std::uint16_t{0x7fff});
+  }
+  const DeviceBuffer qkv =
+      upload_bytes({static_cast<const std::byte*>(d.bits.data()), d.bits.bytes()}, "the harness's input");
+  const std::size_t bytes = static_cast<std::size_t>(c.tokens() * c.width()) * 2;
+  const DeviceBuffer o(bytes, "the harness's output");
+  int failures = 0;
+  for (const auto& [name, operation] : candidates(c, device)) {
+    CHECK_CUDA(cudaMemset(o.data(), 0xff, bytes));
+    operation->enqueue(nullptr, c.params(qkv.data(), o.data()));
+    Tensor got(storage_type(c.precision), {c.tokens() * c.width()});
+    CHECK_CUDA(cudaMemcpy(got.data(), o.data(), bytes, cudaMemcpyDeviceToHost));
+    CHECK_CUDA(cudaDeviceSynchronize());
+    const Tensor wide = got.to(DType::f32);
+    const auto y = wide.values<float>();
+    int wrong_kind = 0;
+    for (std::int64_t s = 0; s < c.sequences(); ++s) {
+      for (std::int64_t l = 0; l < c.length(); ++l) {
+        for (std::int64_t i = 0; i < c.width(); ++i)
+          wrong_kind += std::isfinite(y[c.token(s, l) * c.width() + i]) == (s == broken);
+      }
+    }
+    double difference = 0, size = 0, worst = 0;
+    const std::int64_t stride = std::max<std::int64_t>(1, c.length() / 37);
+    for (std::int64_t s = 0; s < c.sequences(); s += std::max<std::int64_t>(2, c.sequences() / 2)) {
+      for (int h = 0; h < c.heads; h += std::max(1, c.heads - 1)) {
+        for (std::int64_t query = 0; query < c.length();
+             query +=
+             query + stride < c.length() || query + 1 == c.length() ? stride : c.length() - 1 - query) {
+          const auto e = expected(c, d.values, s, h, query);
+          for (int i = 0; i < c.head; ++i) {
+            const double v = y[c.token(s, query) * c.width() + h * c.head + i];
+            difference += (v - e[i]) * (v - e[i]), size += e[i] * e[i];
+            worst = std::max(worst, std::fabs(v - e[i]));
+          }
+        }
+      }
+    }
+    const double error = std::sqrt(difference / size);
+    const bool good = wrong_kind == 0 && error < (c.precision == Precision::bf16 ? 6e-3 : 8e-4);
+    failures += !good;
+    std::printf("%-22s %dx%-3d L %-4lld %-12s error %.2e, largest %.2e%s\n", c.name.c_str(), c.heads, c.head,
+                static_cast<long long>(c.length()), name.c_str(), error, worst,
+                good         ? ""
+                : wrong_kind ? "  WRONG (not finite, or not alone)"
+                             : "  WRONG");
+  }
+  return failures;
+}
+
+// Large random buffers by copies of one part.
+DeviceBuffer filled(std::size_t bytes) {
+  Case c{"", 1, 1, 1, 1 << 20, 1, false};
+  const Data d = random_qkv(c, 5);
+  DeviceBuffer b(bytes, "the harness's input");
+  for (std::size_t at = 0; at < bytes; at += d.bits.bytes())
+    CHECK_CUDA(cudaMemcpy(b.data() + at, d.bits.data(), std::min(d.bits.bytes(), bytes - at),
+                          cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaDeviceSynchronize());
+  return b;
+}
+
+void time_case(const Case& c, const GpuDevice& device, const std::string& only) {
+  const std::size_t bytes = static_cast<std::size_t>(c.tokens() * c.width()) * 2;
+  const DeviceBuffer qkv = filled(3 * bytes), o(bytes, "the harness's output");
+  const double pairs = static_cast<double>(c.tokens()) * static_cast<double>(c.length()) * c.heads;
+  cudaStream_t stream;
+  cudaEvent_t begin, end;
+  CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_CUDA(cudaEventCreate(&begin));
+  CHECK_CUDA(cudaEventCreate(&end));
+  for (const auto& [name, operation] : candidates(c, device)) {
+    if (!only.empty() && name != only) continue;
+    const auto launch = [&] { operation->enqueue(stream, c.params(qkv.data(), o.data())); };
+    if (!only.empty()) {
+      launch();
+      CHECK_CUDA(cudaStreamSynchronize(stream));
+      continue;
+    }
+    const int repeats = pairs > 2e9 ? 3 : 10;
+    std::vector<float> times;
+    for (int i = 0; i < 7; ++i) {
+      CHECK_CUDA(cudaEventRecord(begin, stream));
+      for (int r = 0; r < (i ? repeats : 1); ++r) launch();
+      CHECK_CUDA(cudaEventRecord(end, stream));
+      CHECK_CUDA(cudaStreamSynchronize(stream));
+      float ms = 0;
+      CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
+      if (i) times.push_back(ms * 1000 / static_cast<float>(repeats));
+    }
+    std::sort(times.begin(), times.end());
+    const double us = times[times.size() / 2];
+    std::printf("%-16s %dx%d L %-5lld %-12s %8.1f us  %6.1f TFLOP/s  %5.2f T exp/s\n", c.name.c_str(),
+                c.heads, c.head, static_cast<long long>(c.length()), name.c_str(), us,
+                pairs * c.head * 4 / us / 1e6, pairs / us / 1e6);
+    std::fflush(stdout);
+  }
+  cudaStreamDestroy(stream);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+}
+
+int compile() {
+  std::vector<KernelSpec> specs;
+  for (const auto& list : {checked(), small(), timed()}) {
+    for (const Case& c : list) {
+      for (const auto& plan : plans(c.head))
+        specs.push_back(long_attention_kernel(plan, c.causal, c.precision));
+      for (const auto& spec : attention_kernels(c.shape(), {c.precision, 90, 227 * 1024}))
+        specs.push_back(spec);
+    }
+  }
+  std::sort(specs.begin(), specs.end());
+  specs.erase(std::unique(specs.begin(), specs.end()), specs.end());
+  const auto compiled = Compiler().compile(specs, 90);
+  int bad = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].file != "long/attention.cuh") continue;
+    std::smatch registers, spills;
+    const std::string& log = compiled[i].log;
+    std::regex_search(log, registers, std::regex("Used (\\d+) registers"));
+    const bool spilled = std::regex_search(log, spills, std::regex("([1-9]\\d*) bytes spill"));
+    const bool serial = log.find("C75") != std::string::npos;
+    bad += spilled || serial;
+    std::printf("%s: %s registers%s%s\n", specs[i].expression.c_str(), registers[1].str().c_str(),
+                spilled ? (", " + spills[1].str() + " bytes of spills").c_str() : "",
+                serial ? ", wgmma serialised" : "");
+  }
+  std::printf("%zu kernels, %d with spills or serialised products\n", specs.size(), bad);
+  return bad ? 1 : 0;
+}
+
+int check(std::vector<Case> list, const std::string& word) {
+  const GpuDevice device(0);
+  int failures = 0, count = 0;
+  for (const Case& c : list) {
+    if (c.name.find(word) == std::string::npos) continue;
+    failures += check_case(c, device, 100 + static_cast<std::uint32_t>(count++));
+  }
+  std::printf("%d cases, %d wrong\n", count, failures);
+  return failures ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "", word = argc > 2 ? argv[2] : "";
+  try {
+    if (mode == "compile") return compile();
+    if (mode == "check") return check(checked(), word);
+    if (mode == "small") return check(small(), word);
+    if (mode == "time" || mode == "once") {
+      const GpuDevice device(0);
+      for (const Case& c : timed()) {
+        if (c.name.find(word) != std::string::npos)
+          time_case(c, device, mode == "once" && argc > 3 ? argv[3] : "");
+      }
+      return 0;
+    }
+    std::printf("compile | check [WORD] | small | time [WORD] | once WORD KERNEL\n");
+    return 2;
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+}
