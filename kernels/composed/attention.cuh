@@ -1,15 +1,16 @@
 // Attention along rows or columns on tensor cores: o = softmax(scale * q k^T) v for each sequence and head.
 //
-//   qkv [token, (q heads, k heads, v heads), HEAD_DIM], o [token, heads, HEAD_DIM], both as the projections have them
+//   qkv [token, (q heads, k heads, v heads), PARTS, HEAD_DIM], o [token, PARTS, heads, HEAD_DIM], both as the projections
+//   have them; PARTS is 1 unless numbers are sums of parts (split/parts.cuh), and ROW = PARTS x HEAD_DIM
 //
 // A block owns WARPS x TILES x 16 queries of one head of one sequence. Keys and values pass through shared memory KEYS
 // at a time, three stages deep (cp.async), and through registers STEP at a time. AHEAD: the tensor cores compute the
 // next scores while this step's exponentials are taken. Rows and columns differ in strides alone.
 // The maximum is subtracted as it grows (Milakov and Gimelshein 2018; Dao et al. 2022), but only when it grows by more
-// than 2^kSlack, since sums in float32 have the room. Keys that are masked, past the end, or in the causal future get
+// than 2^SLACK, since sums in float32 have the room. Keys that are masked, past the end, or in the causal future get
 // -infinity by selection, and their values are zeros in shared memory, so that nothing of them spreads.
 //
-// Shared memory: (queries + 2 KEYS x stages) rows of HEAD_DIM elements and 16 bytes.
+// Shared memory: (queries + 2 KEYS x stages) rows of ROW elements and 16 bytes.
 // Limit: for short sequences bytes of q, k, v; for long ones 4 L^2 HEAD_DIM flops against L^2 exponentials.
 #pragma once
 
@@ -19,8 +20,6 @@
 #include "ptx/math.cuh"
 
 namespace warpweave::kernels::composed {
-
-constexpr float kSlack = 8.0f;
 
 // Blocks of a multiprocessor that the registers should allow, for narrow heads: as many as its shared memory does.
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
@@ -32,9 +31,9 @@ constexpr int kResidentBlocks = 3;
 template <class Products, int WARPS, int TILES, int KEYS, bool AHEAD, bool CAUSAL>
 struct Attention {
   using Element = typename Products::Element;
-  static constexpr int HEAD = Products::HEAD_DIM, ROW_BYTES = Products::ROW_BYTES;
+  static constexpr int HEAD = Products::HEAD_DIM, ROW = Products::ROW, ROW_BYTES = Products::ROW_BYTES;
   static constexpr int QUERIES = WARPS * TILES * 16;
-  static constexpr int CHUNKS = HEAD * sizeof(Element) / 16;  // 16-byte pieces of a row
+  static constexpr int CHUNKS = ROW * sizeof(Element) / 16;  // 16-byte pieces of a row
   static constexpr int THREADS = WARPS * 32;
   static constexpr int STAGE_BYTES = 2 * KEYS * ROW_BYTES;
   static constexpr int STEP = KEYS < 32 ? KEYS : 32;
@@ -148,7 +147,7 @@ struct Attention {
 #pragma unroll
         for (int n = 0; n < STEP / 8; ++n) most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
         most = quad_max(most);
-        const bool move = most * factor > top[m][half] * factor + kSlack;  // from -infinity on to anything
+        const bool move = most * factor > top[m][half] * factor + Products::SLACK;  // from -infinity on to anything
         shrink[m][half] = move ? exp2_approx((top[m][half] - most) * factor) : 1.0f;
         if (move) top[m][half] = most;
         moved |= move;
@@ -176,7 +175,7 @@ struct Attention {
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float base = top[m][half] == minus_infinity() ? 0.0f : top[m][half] * factor;
+        const float base = top[m][half] == minus_infinity() ? 0.0f : top[m][half] * factor - Products::BOOST;
         float sum = 0.0f;
 #pragma unroll
         for (int n = 0; n < STEP / 8; ++n) {
@@ -277,29 +276,25 @@ struct Attention {
         const u32 row = own_rows + (m * 16 + half * 8 + g) * ROW_BYTES;
 #pragma unroll
         for (int n = 0; n < HEAD / 8; ++n) {
-          const float a = o[m][n][2 * half] * gain, b = o[m][n][2 * half + 1] * gain;
-          if constexpr (sizeof(Element) == 2) {
-            store_shared(row + n * 16 + c * 4, Pair<Element>::pack(a, b));
-          } else {
-            const float x = Products::ROUNDED ? rounded<tf32>(a) : a, y = Products::ROUNDED ? rounded<tf32>(b) : b;
-            store_shared(row + n * 32 + c * 8, __float_as_uint(x));
-            store_shared(row + n * 32 + c * 8 + 4, __float_as_uint(y));
-          }
+          Products::store(row, n * 8 + c * 2, o[m][n][2 * half] * gain, o[m][n][2 * half + 1] * gain);
         }
       }
     }
     __syncwarp();
-    const i64 width = p.heads * HEAD;  // elements of a token of o
-    const i64 from = q - static_cast<const Element*>(p.qkv);  // start * 3 width + head * HEAD
-    Element* out = static_cast<Element*>(p.o) + from / (3 * width) * width + from % (3 * width);
+    const i64 width = p.heads * ROW;  // elements of a token of o
+    const i64 from = q - static_cast<const Element*>(p.qkv);  // start * 3 width + head * ROW
+    Element* out = static_cast<Element*>(p.o) + from / (3 * width) * width + from % (3 * width) / ROW * HEAD;
     const i64 stride = token_stride / 3;
+    constexpr int PIECES = CHUNKS * HEAD / ROW;  // of a part
     const int first = first_query + warp * TILES * 16;
     for (int i = lane; i < TILES * 16 * CHUNKS; i += 32) {
       const int token = first + i / CHUNKS;
       if (token >= length) break;
       u32 v[4];
       load_shared(v, own_rows + i / CHUNKS * ROW_BYTES + i % CHUNKS * 16);
-      store_global(reinterpret_cast<char*>(out + token * stride) + i % CHUNKS * 16, v[0], v[1], v[2], v[3]);
+      const int piece = i % CHUNKS;
+      Element* const part = out + token * stride + piece / PIECES * (p.heads * HEAD);
+      store_global(reinterpret_cast<char*>(part) + piece % PIECES * 16, v[0], v[1], v[2], v[3]);
     }
   }
 };
@@ -308,13 +303,13 @@ template <class Products, int WARPS, int TILES, int KEYS, bool AHEAD, bool CAUSA
 __global__ void __launch_bounds__(WARPS * 32, AHEAD && Products::HEAD_DIM <= 32 ? kResidentBlocks : 1) attention(const AttentionParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
   using Block = Attention<Products, WARPS, TILES, KEYS, AHEAD, CAUSAL>;
-  constexpr int HEAD = Products::HEAD_DIM;
+  constexpr int ROW = Products::ROW;
   const i64 tiles = (p.length + Block::QUERIES - 1) / Block::QUERIES;
   const i64 tile = blockIdx.x % tiles, head = blockIdx.x / tiles % p.heads, sequence = blockIdx.x / (tiles * p.heads);
-  const i64 width = p.heads * HEAD;
+  const i64 width = p.heads * ROW;
   Block block{p,
               static_cast<const typename Products::Element*>(p.qkv) + sequence_start(p.tokens, sequence) * 3 * width +
-                  head * HEAD,
+                  head * ROW,
               p.mask ? p.mask + sequence_start(p.mask_cells, sequence) : nullptr,
               p.tokens.step * 3 * width,
               width,

@@ -19,9 +19,20 @@ struct alignas(N * sizeof(T) >= 16 ? 16 : sizeof(T)) Vector {
   T v[N];
 };
 
+// How channels d .. d + V of a token are written; other types of operand have their own.
+template <class Out, int PITCH>
+struct Row {
+  template <int V>
+  static __device__ __forceinline__ void store(void* y, i64 token, int d, const float (&values)[V]) {
+    Vector<Out, V> result;
+#pragma unroll
+    for (int c = 0; c < V; ++c) result.v[c] = from_float<Out>(values[c]);
+    *reinterpret_cast<Vector<Out, V>*>(static_cast<Out*>(y) + token * PITCH + d) = result;
+  }
+};
+
 template <class In, class Out, NormKind KIND, int DIM, int PITCH>
 struct Norm {
-  static_assert(sizeof(In) == sizeof(Out));
   static constexpr int WIDEST = 16 / sizeof(In);
   static constexpr int V = DIM % WIDEST == 0 && PITCH % WIDEST == 0 ? WIDEST : 1;  // elements of a vector
   static constexpr int VECTORS = PITCH / V;
@@ -111,20 +122,19 @@ struct Norm {
         gain = 1.0f / sqrtf(total(v, [](float a) { return a * a; }) / DIM + p.eps);
       }
 
-      Out* y = static_cast<Out*>(p.y) + token * PITCH;
       In* copy = p.copy ? static_cast<In*>(p.copy) + cell_of(p.cells, token) * DIM : nullptr;
 #pragma unroll
       for (int i = 0; i < PER; ++i) {
         const int d = channel(i);
         if (d >= PITCH) continue;
         if constexpr (!RESIDENT) load_weights(weight[0], bias[0], i);
-        Vector<Out, V> result;
+        float result[V];
 #pragma unroll
         for (int c = 0; c < V; ++c) {
           const int w = RESIDENT ? i : 0;
-          result.v[c] = from_float<Out>(d < DIM ? v[i][c] * gain * weight[w][c] + bias[w][c] : 0.0f);
+          result[c] = d < DIM ? v[i][c] * gain * weight[w][c] + bias[w][c] : 0.0f;
         }
-        *reinterpret_cast<Vector<Out, V>*>(y + d) = result;
+        Row<Out, PITCH>::store(p.y, token, d, result);
         if (copy && d < DIM) *reinterpret_cast<Chunk*>(copy + d) = x[i];
       }
     }

@@ -1,5 +1,7 @@
 // The two products of attention on tensor cores, for a warp that owns TILES x 16 queries:
-// scores = q k^T and out += p v, with k and v in shared memory, rows of ROW_BYTES.
+// scores = q k^T and out += p v, with k and v in shared memory, rows of ROW elements in ROW_BYTES.
+//
+// SLACK: a row's maximum moves once scores exceed it by 2^SLACK; BOOST: weights come out 2^BOOST times as large.
 //
 // Accumulators are those of m16n8 (ptx/mma.cuh): with g = lane / 4, c = lane % 4 a lane holds rows g and g + 8,
 // columns 2c and 2c + 1 of every 16 x 8 tile. ROW_BYTES is an odd multiple of 16, so that 8 rows read at the same
@@ -16,8 +18,8 @@ namespace warpweave::kernels::composed {
 template <class T, int HEAD>
 struct HalfProducts {
   using Element = T;
-  static constexpr bool ROUNDED = false;  // tf32 only: whether the output is rounded
-  static constexpr int HEAD_DIM = HEAD;
+  static constexpr int HEAD_DIM = HEAD, ROW = HEAD;
+  static constexpr float SLACK = 8.0f, BOOST = 0.0f;
   static constexpr int ROW_BYTES = HEAD * 2 + 16;
   static constexpr bool RESIDENT = HEAD <= 128;  // q stays in registers; else it is read again for every tile
 
@@ -26,6 +28,11 @@ struct HalfProducts {
     u32 address;  // of the warp's first row
     u32 a[TILES][RESIDENT ? HEAD / 16 : 1][4];
   };
+
+  // Two neighbouring channels of a result, to a row in shared memory.
+  static __device__ __forceinline__ void store(u32 row, int channel, float first, float second) {
+    store_shared(row + channel * 2, Pair<T>::pack(first, second));
+  }
 
   static __device__ __forceinline__ void load_fragment(u32 (&a)[4], u32 rows, int step) {
     const int lane = threadIdx.x % 32;
@@ -111,8 +118,8 @@ struct HalfProducts {
 template <int HEAD, bool ROUND>
 struct FloatProducts {
   using Element = float;
-  static constexpr bool ROUNDED = ROUND;
-  static constexpr int HEAD_DIM = HEAD;
+  static constexpr int HEAD_DIM = HEAD, ROW = HEAD;
+  static constexpr float SLACK = 8.0f, BOOST = 0.0f;
   static constexpr int ROW_BYTES = HEAD * 4 + 16;
   static constexpr int GROUP = 4;  // steps of 8 terms that the tensor core adds up
 
@@ -140,6 +147,11 @@ struct FloatProducts {
     mma_tf32(d, a.low, b.high);
     mma_tf32(d, a.high, b.low);
     mma_tf32(d, a.high, b.high);
+  }
+
+  static __device__ __forceinline__ void store(u32 row, int channel, float first, float second) {
+    store_shared(row + channel * 4, __float_as_uint(ROUND ? rounded<tf32>(first) : first));
+    store_shared(row + channel * 4 + 4, __float_as_uint(ROUND ? rounded<tf32>(second) : second));
   }
 
   static __device__ __forceinline__ float read(u32 address) { return __uint_as_float(load_shared(address)); }

@@ -30,7 +30,7 @@ std::vector<Problem> problems() {
       const bool narrow = itemsize(storage_type(precision)) == 2;
       if (narrow && !c.narrow) continue;
       for (const auto& plan : plans()) list.push_back({c, plan, precision});
-      if (narrow) list.push_back({c, "auto", precision});  // elsewhere it takes these two
+      list.push_back({c, "auto", precision});
     }
   }
   return list;

@@ -1,6 +1,6 @@
 // warpweave_gpu_tests [GoogleTest's options]      needs a GPU; without one it says so and exits with 77
-// warpweave_gpu_tests --compile sm_90a            fills the kernel cache with what the tests need; needs no
-// GPU
+// warpweave_gpu_tests --compile sm_90a [PLAN [PRECISION]]
+//                         fills the kernel cache with what the tests need, of all plans or one; needs no GPU
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,18 +24,24 @@ struct Work {
   Shape shape;
 };
 
-void compile(const Work& work, const std::string& architecture) {
-  for (const std::string plan : {"composed", "cuda_reference", "auto"}) {
-    for (const Precision precision : kPrecisions) {
+struct Wanted {
+  std::string architecture;
+  std::vector<std::string> plans = {"composed", "cuda_reference", "auto"};
+  std::vector<Precision> precisions{std::begin(kPrecisions), std::end(kPrecisions)};
+};
+
+void compile(const Work& work, const Wanted& wanted) {
+  for (const std::string& plan : wanted.plans) {
+    for (const Precision precision : wanted.precisions) {
       EngineOptions options;
       options.plan = plan;
       options.precision = precision;
-      cuda::compile_for(work.model.data()->graph, work.shape, architecture, options);
+      cuda::compile_for(work.model.data()->graph, work.shape, wanted.architecture, options);
     }
   }
 }
 
-void compile_all(const std::string& architecture) {
+void compile_all(const Wanted& wanted) {
   std::vector<Work> list;
   for (const auto& c : accuracy::load_cases()) list.push_back({accuracy::load_model(c), c.shape});
   for (int seed = 0; seed < kRandomProblems; ++seed) {
@@ -46,7 +52,7 @@ void compile_all(const std::string& architecture) {
   std::vector<std::jthread> threads;
   for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t) {
     threads.emplace_back([&] {
-      for (std::size_t i = next++; i < list.size(); i = next++) compile(list[i], architecture);
+      for (std::size_t i = next++; i < list.size(); i = next++) compile(list[i], wanted);
     });
   }
 }
@@ -57,8 +63,11 @@ void compile_all(const std::string& architecture) {
 int main(int argc, char** argv) {
   using namespace warpweave;
   testing::InitGoogleMock(&argc, argv);
-  if (argc == 3 && std::string(argv[1]) == "--compile") {
-    gpu_test::compile_all(argv[2]);
+  if (argc >= 3 && std::string(argv[1]) == "--compile") {
+    gpu_test::Wanted wanted{.architecture = argv[2]};
+    if (argc > 3) wanted.plans = {argv[3]};
+    if (argc > 4) wanted.precisions = {parse_precision(argv[4])};
+    gpu_test::compile_all(wanted);
     return 0;
   }
   if (const std::string reason = cuda::unusable(0); !reason.empty()) {

@@ -1,0 +1,40 @@
+// Weights of a layer as operands in two parts (kernels/split/parts.cuh), with the powers of two that keep
+// every operand within fp16. Host code alone; needs no CUDA.
+//
+// A normalised token is no longer than sqrt(dim), so by Cauchy and Schwarz |w n + b| <= sqrt(dim) |w| + |b|
+// for each row w of the projection: q, k and v are bounded before any input is seen, and attention's result
+// is a mean of v.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/layers/axial_attention.h"
+#include "weights/load.h"
+
+namespace warpweave::cuda::split {
+
+// r = factor * sum(a w) + bias, with a and w as the kernel has them. Rows are in the order of the result.
+struct Operand {
+  std::vector<std::uint16_t> rows;  // [n rounded up to kColumns, kParts, k rounded up to kDepth], fp16
+  std::vector<float> factor, bias;  // [n rounded up to kColumns]
+};
+
+struct Packed {
+  Operand qkv, out;   // n: 3 heads * head_pitch, in the order part, head, channel; and dim
+  float score_scale;  // of q k as they are stored; positive
+};
+
+inline constexpr int kParts = 2;
+inline constexpr int kColumns = 64, kDepth = 32;  // multiples that the product kernel takes
+
+// Channels of a token, and of a head, in memory.
+std::int64_t token_pitch(std::int64_t dim);      // a multiple of 8
+std::int64_t head_pitch(std::int64_t head_dim);  // a multiple of 16
+
+int token_shift(std::int64_t dim);  // normalised tokens are stored times 2^this
+
+// RoPE's pairs become neighbours, the norm's weight and bias go into qkv.
+Packed pack(const graph::AxialAttention& layer, const weights::LayerWeights& weights);
+
+}  // namespace warpweave::cuda::split

@@ -1,0 +1,35 @@
+// float32 numbers as sums of 16-bit parts that tensor cores take: v 2^s = high + low, both fp16 (11 bits each, so 22 to
+// 23 together), s chosen by the host so that no value of a tensor passes 2^15 (cuda/split/pack.h). A product of two such
+// numbers is high high + high low + low high; the part left out, low low, is below float32's own rounding
+// (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). What is below 2^-3 loses digits
+// of `low` to fp16's subnormal range, but never more than 2^-25, 2^-40 of the largest value.
+#pragma once
+
+#include "ptx/mma.cuh"
+#include "ptx/types.cuh"
+
+namespace warpweave::kernels::split {
+
+constexpr int PARTS = 2;
+
+// The parts of two neighbours, high ones first.
+struct Parts {
+  u32 part[PARTS];
+  __device__ __forceinline__ Parts(float first, float second) {
+    part[0] = Pair<f16>::pack(first, second);
+    part[1] = Pair<f16>::pack(first - Pair<f16>::first(part[0]), second - Pair<f16>::second(part[0]));
+  }
+};
+
+// d0, d1 += a b for two tiles of b side by side, the smallest products first.
+__device__ __forceinline__ void multiply(float (&d0)[4], float (&d1)[4], const u32 (&a)[PARTS][4],
+                                         const u32 (&b)[PARTS][4]) {
+  mma<f16>(d0, a[1], b[0][0], b[0][1]);
+  mma<f16>(d1, a[1], b[0][2], b[0][3]);
+  mma<f16>(d0, a[0], b[1][0], b[1][1]);
+  mma<f16>(d1, a[0], b[1][2], b[1][3]);
+  mma<f16>(d0, a[0], b[0][0], b[0][1]);
+  mma<f16>(d1, a[0], b[0][2], b[0][3]);
+}
+
+}  // namespace warpweave::kernels::split
