@@ -125,6 +125,7 @@ Engine::Engine(Model model, EngineOptions options) {
         throw Error(ErrorCode::device, "precision fp64 exists on the CPU only");
       impl->backend = cuda::make_backend(impl->model.data(), options);
     }
+    if (const std::string text = impl->backend->notice(); !text.empty()) append_notice(impl->notice, text);
     return impl;
   });
 }

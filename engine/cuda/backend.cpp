@@ -28,6 +28,11 @@ class CudaBackend final : public plan::Backend {
     return describe(problems, make(problems), shape.batch);
   }
 
+  std::string notice() const override {
+    if (device_->blas()) return {};
+    return "the plan composed cannot run, slower kernels take its place: " + device_->blas_missing();
+  }
+
   std::vector<std::string> names() const override {
     std::vector<std::string> list;
     for (const auto& implementation : implementations_) list.emplace_back(implementation->name());

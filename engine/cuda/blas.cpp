@@ -243,8 +243,8 @@ std::unique_ptr<const Blas> Blas::open(std::string& missing) {
   static const std::string versioned = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   const std::array names = {versioned.c_str()};
   try {
-    if (auto library = DynamicLibrary::open(names)) return std::make_unique<LtBlas>(std::move(library));
-    missing = versioned + " was not found; install the CUDA toolkit or set WARPWEAVE_CUDA_DIR to it";
+    if (auto library = DynamicLibrary::open(names, missing))
+      return std::make_unique<LtBlas>(std::move(library));
   } catch (const Error& error) {
     missing = error.what();
   }

@@ -68,8 +68,7 @@ int parse_architecture(const std::string& name) {
 
 Compiler::Compiler() : cache_(KernelCache::default_folder()), verbose_(verbose_requested()) {
   try {
-    nvrtc_ = Nvrtc::open();
-    if (!nvrtc_) missing_ = "NVRTC was not found; install the CUDA toolkit or set WARPWEAVE_CUDA_DIR to it";
+    nvrtc_ = Nvrtc::open(missing_);
   } catch (const Error& error) {
     missing_ = error.what();
   }

@@ -30,8 +30,9 @@ std::string driver_problem(cudaError_t status) {
       cudaRuntimeGetVersion(&runtime);
       if (driver == 0) return "no NVIDIA driver is loaded";
       const auto words = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
-      return "the NVIDIA driver is too old: it serves CUDA " + words(driver) + ", and " + words(runtime) +
-             " is needed; update the driver";
+      // A driver serves every minor version of its major one.
+      return "the NVIDIA driver is too old: it serves CUDA " + words(driver) + ", and " +
+             words(runtime / 1000 * 1000) + " is needed; update the driver";
     }
     case cudaErrorNoDevice:
       return "no NVIDIA GPU is present, or CUDA_VISIBLE_DEVICES hides it";
@@ -53,12 +54,7 @@ std::string device_problem(int index) {
     return "there is no cuda:" + std::to_string(index) + "; this machine has " + std::to_string(count) +
            (count == 1 ? " GPU, cuda:0" : " GPUs, from cuda:0 on");
   }
-  const int found = capability(index);
-  if (found < kLeastCapability) {
-    return "the GPU has compute capability " + std::to_string(found / 10) + "." + std::to_string(found % 10) +
-           "; 8.0 or newer (Ampere, 2020) is needed";
-  }
-  return {};
+  return capability_problem(capability(index));
 }
 
 std::string compiler_problem(const Compiler& compiler) {
@@ -69,6 +65,12 @@ std::string compiler_problem(const Compiler& compiler) {
 }
 
 }  // namespace
+
+std::string capability_problem(int compute_capability) {
+  if (compute_capability >= kLeastCapability) return {};
+  return "the GPU has compute capability " + std::to_string(compute_capability / 10) + "." +
+         std::to_string(compute_capability % 10) + "; 8.0 or newer (Ampere, 2020) is needed";
+}
 
 std::string unusable(int index) {
   if (std::string problem = device_problem(index); !problem.empty()) return problem;

@@ -24,6 +24,9 @@ class CurrentDevice {
   int before_ = -1;
 };
 
+// Why a GPU of this compute capability (75 for 7.5) cannot be used, or empty.
+std::string capability_problem(int compute_capability);
+
 // Outlives the steps that were built on it.
 class GpuDevice {
  public:

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <system_error>
 
@@ -9,6 +10,8 @@
 
 namespace warpweave::cuda {
 namespace {
+
+constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
 
 void append_variable(std::vector<std::filesystem::path>& list, const char* variable) {
   const char* value = std::getenv(variable);
@@ -23,6 +26,11 @@ std::filesystem::path private_folder() {
   const char* home = std::getenv("HOME");
   return home && *home ? std::filesystem::path(home) / ".local/share/warpweave/cuda"
                        : std::filesystem::path();
+}
+
+void tell_if_verbose(const std::filesystem::path& library) {
+  const char* value = std::getenv("WARPWEAVE_VERBOSE");
+  if (value && *value && *value != '0') std::fprintf(stderr, "warpweave: opened %s\n", library.c_str());
 }
 
 }  // namespace
@@ -47,26 +55,40 @@ std::vector<std::filesystem::path> toolkit_folders() {
   return folders;
 }
 
-std::unique_ptr<DynamicLibrary> DynamicLibrary::open(std::span<const char* const> names) {
+std::unique_ptr<DynamicLibrary> DynamicLibrary::open(std::span<const char* const> names,
+                                                     std::string& problem) {
+  std::string broken;  // the first file that is there and cannot be opened
   for (const auto& folder : toolkit_folders()) {
     for (const char* name : names) {
       const auto path = folder / name;
       std::error_code ignored;
       if (!std::filesystem::exists(path, ignored)) continue;
-      if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      if (void* handle = dlopen(path.c_str(), kFlags)) {
+        tell_if_verbose(path);
         return std::unique_ptr<DynamicLibrary>(new DynamicLibrary(handle, path));
       }
+      const char* reason = dlerror();
+      if (broken.empty())
+        broken = path.string() + " cannot be opened" + (reason ? std::string(": ") + reason : "");
     }
   }
   for (const char* name : names) {
-    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+    if (void* handle = dlopen(name, kFlags)) {
+      tell_if_verbose(name);
       return std::unique_ptr<DynamicLibrary>(new DynamicLibrary(handle, name));
     }
   }
+  problem =
+      (broken.empty() ? std::string(names.front()) + " was not found" : broken) +
+      "; install the CUDA toolkit or run ./dev setup, or set WARPWEAVE_CUDA_DIR to a folder that holds it";
   return nullptr;
 }
 
-DynamicLibrary::~DynamicLibrary() { dlclose(handle_); }
+void DynamicLibrary::open_beside(const std::string& name) const {
+  const auto beside = std::filesystem::path(path_).parent_path() / name;
+  std::error_code ignored;
+  if (beside.is_absolute() && std::filesystem::exists(beside, ignored)) (void)dlopen(beside.c_str(), kFlags);
+}
 
 void* DynamicLibrary::symbol(const char* name) const {
   void* address = dlsym(handle_, name);

@@ -16,10 +16,10 @@ std::vector<std::filesystem::path> toolkit_folders();
 
 class DynamicLibrary {
  public:
-  // The first of `names` ("libnvrtc.so.13") found in the toolkit's folders, else by the loader; null if none
-  // is.
-  static std::unique_ptr<DynamicLibrary> open(std::span<const char* const> names);
-  ~DynamicLibrary();
+  // The first of `names` ("libnvrtc.so.13") that can be opened in the toolkit's folders, else by the loader.
+  // Null where there is none, with a line in `problem`: what was not found or would not open, and what helps.
+  // Once opened a library stays in the process: they are large, and engines come and go.
+  static std::unique_ptr<DynamicLibrary> open(std::span<const char* const> names, std::string& problem);
   DynamicLibrary(const DynamicLibrary&) = delete;
   DynamicLibrary& operator=(const DynamicLibrary&) = delete;
 
@@ -28,6 +28,8 @@ class DynamicLibrary {
   void resolve(Function*& function, const char* name) const {
     function = reinterpret_cast<Function*>(symbol(name));
   }
+  // Opens a library of the same folder, if it is there, that this one will look for by its name alone.
+  void open_beside(const std::string& name) const;
   const std::string& path() const noexcept { return path_; }
 
  private:

@@ -7,9 +7,9 @@
 
 namespace warpweave::cuda {
 
-std::unique_ptr<const Nvrtc> Nvrtc::open() {
+std::unique_ptr<const Nvrtc> Nvrtc::open(std::string& missing) {
   static constexpr std::array names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-  auto library = DynamicLibrary::open(names);
+  auto library = DynamicLibrary::open(names, missing);
   if (!library) return nullptr;
   return std::unique_ptr<const Nvrtc>(new Nvrtc(std::move(library)));
 }
@@ -29,6 +29,8 @@ Nvrtc::Nvrtc(std::unique_ptr<DynamicLibrary> library) : library_(std::move(libra
   int major = 0, minor = 0;
   call_.version(&major, &minor);
   version_ = std::to_string(major) + "." + std::to_string(minor);
+  // Outside the loader's path NVRTC does not find its own second library.
+  library_->open_beside("libnvrtc-builtins.so." + version_);
 }
 
 Nvrtc::Output Nvrtc::compile(const std::string& file, const std::string& expression,

@@ -17,8 +17,8 @@ class Nvrtc {
     std::vector<char> machine_code;  // a cubin
   };
 
-  // Null when no library is found.
-  static std::unique_ptr<const Nvrtc> open();
+  // Null when no library is found, with the reason in words.
+  static std::unique_ptr<const Nvrtc> open(std::string& missing);
 
   // Compiles `#include "FILE"` over the embedded kernels/ and instantiates `expression`. `options` name a
   // real architecture. Throws Error(internal) with the log when it does not compile, Error(device) when this

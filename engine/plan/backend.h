@@ -26,6 +26,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::vector<PlannedLayer> plan(const Shape& shape) const = 0;
+  // What the user should be told of this device, like a library that is missing; empty for nothing.
+  virtual std::string notice() const { return {}; }
   // Names of its implementations, see Engine::plans.
   virtual std::vector<std::string> names() const { return {}; }
   // Of a session prepared for the shape.

@@ -85,8 +85,8 @@ class Engine {
   const Model& model() const noexcept;
   Device device() const noexcept;  // the one chosen
   Precision precision() const noexcept;
-  // Why Device::automatic() fell back to the CPU, or that the CPU computes tf32 as fp32; empty when there is
-  // nothing to tell.
+  // Why Device::automatic() fell back to the CPU, that the CPU computes tf32 as fp32, or that a library is
+  // missing without which a GPU is slower; empty when there is nothing to tell.
   const std::string& notice() const noexcept;
   // The names that EngineOptions::plan can take on this device besides "auto", fastest kinds first.
   std::vector<std::string> plans() const;
