@@ -12,13 +12,14 @@ chooses it, and the same forced to cuDNN; each eager and compiled. Before anythi
 every peer are compared for each dim and head count on the shape's grid cut to 64 x 64.
 
 Compiling is most of the time: processes of their own fill torch.compile's disk cache in parallel first. max-autotune is
-left out by default, since it costs most of a minute a shape.
+left out by default: it costs far more still.
 """
 import argparse
 import contextlib
 import datetime
 import json
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -44,7 +45,6 @@ def options():
     p.add_argument("--json", help="write the results here")
     p.add_argument("--picture", help="draw the results here (PNG)")
     p.add_argument("--draw", help="draw these results instead of measuring")
-    p.add_argument("--compile-ahead", help=argparse.SUPPRESS)  # a worker's list of problems
     return p.parse_args()
 
 
@@ -150,7 +150,8 @@ def time_peer(shape, precision, peer, mode):
         if not bool(torch.isfinite(y).all()):
             raise RuntimeError("the output holds numbers that are not finite")
     times.sort()
-    return {"us": times[len(times) // 2], "min_us": times[0], "max_us": times[-1], "first_call_s": round(first, 1)}
+    return {"us": round(times[len(times) // 2], 2), "min_us": round(times[0], 2), "max_us": round(times[-1], 2),
+            "first_call_s": round(first, 1)}
 
 
 def applies(precision, peer):
@@ -233,44 +234,54 @@ def compile_ahead(problems):
             print(f"compiling ahead: {str(error)[:100]}", file=sys.stderr)
 
 
+def suite_shapes(a):
+    """name -> (B, H, W, D, heads), as `warpweave bench` tells them."""
+    listed = subprocess.run([a.warpweave, "bench", "--suite", "gpu", "--list"], check=True, capture_output=True, text=True)
+    shapes = {name: tuple(map(int, numbers)) for name, *numbers in (line.split() for line in listed.stdout.splitlines())}
+    return {name: s for name, s in shapes.items() if not a.only or name in a.only.split(",")}
+
+
 def measure(a):
-    import torch
     started = time.time()
     lap = lambda what: print(f"[{time.time() - started:6.1f} s] {what}", flush=True)
-    precisions, peers, modes = a.precisions.split(","), a.peers.split(","), a.modes.split(",")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "warpweave-inductor"))
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # the workers are enough
+    import torch
+    import torch._inductor.compile_fx  # before the workers are forked, so that it is read once
+    shapes = suite_shapes(a)
+    precisions, peers, modes = a.precisions.split(","), a.peers.split(","), a.modes.split(",")
+    problems = [(shape, precision, peer, mode) for shape in shapes.values() for precision in precisions
+                for mode in modes for peer in peers if applies(precision, peer)]
+    lap("PyTorch loaded")
+    # Forked before this process touches the GPU. The largest first, so that they end together.
+    compiled = sorted((p for p in problems if p[3] != "eager"), key=lambda p: -math.prod(p[0][:4]))
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=compile_ahead, args=(compiled[i::a.workers],))
+               for i in range(min(a.workers, len(compiled)))]
+    for worker in workers:
+        worker.start()
+    results = {"date": datetime.date.today().isoformat(), "torch": torch.__version__, "ours": {}, "peers": []}
     with tempfile.TemporaryDirectory() as folder:
-        results = {"date": datetime.date.today().isoformat(), "torch": torch.__version__, "ours": {}, "peers": []}
+        results["difference"] = compare(a, shapes, precisions, peers, folder)
+        lap(f"outputs agree: {results['difference']}")
+        for worker in workers:
+            worker.join()
+        lap(f"compiled ahead by {len(workers)} processes")
         for precision in precisions:
             run = ours(a, precision, folder)
             results["gpu"], results["version"] = run["gpu"], run["version"]
             results["ours"][precision] = [r for r in run["results"] if r["plan"] == a.plan]
         lap("ours timed")
-        first = results["ours"][precisions[0]]
-        shapes = {r["name"]: (*r["shape"], r["heads"]) for r in first}
-        results["difference"] = compare(a, shapes, precisions, peers, folder)
-        lap(f"outputs agree: {results['difference']}")
-
-        problems = [(shape, precision, peer, mode) for shape in shapes.values() for precision in precisions
-                    for mode in modes for peer in peers if applies(precision, peer)]
-        compiled = [p for p in problems if p[3] != "eager"]
-        workers = min(a.workers, len(compiled))
-        processes = [subprocess.Popen([sys.executable, os.path.abspath(__file__), "--compile-ahead",
-                                       json.dumps(compiled[i::workers])]) for i in range(workers)]
-        for process in processes:
-            process.wait()
-        lap(f"compiled ahead by {workers} processes")
-
-        names = {shape: name for name, shape in shapes.items()}
-        for shape, precision, peer, mode in problems:
-            entry = {"name": names[shape], "precision": precision, "peer": peer, "mode": mode}
-            try:
-                entry |= time_peer(shape, precision, peer, mode)
-            except Exception as error:
-                entry["failure"] = str(error).splitlines()[0][:120]
-            torch.cuda.empty_cache()
-            results["peers"].append(entry)
-        lap("peers timed")
+    names = {shape: name for name, shape in shapes.items()}
+    for shape, precision, peer, mode in problems:
+        entry = {"name": names[shape], "precision": precision, "peer": peer, "mode": mode}
+        try:
+            entry |= time_peer(shape, precision, peer, mode)
+        except Exception as error:
+            entry["failure"] = str(error).splitlines()[0][:120]
+        torch.cuda.empty_cache()
+        results["peers"].append(entry)
+    lap("peers timed")
     return results
 
 

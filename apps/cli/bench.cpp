@@ -33,11 +33,16 @@ struct BenchCommand {
   CommonOptions common;
   std::string config, weights, shape, suite, only, json, check_auto;
   std::optional<double> seconds;
-  bool once = false;
+  bool once = false, list = false;
   bench::Protocol protocol;
 
   int operator()() {
     check_usage();
+    if (list) {
+      for (const bench::BlockCase& c : bench::suite(suite))
+        fmt::print("{} {} {} {} {} {}\n", c.name, c.batch, c.rows, c.columns, c.dim, c.heads);
+      return 0;
+    }
     // A suite belongs to its device unless another is asked for by name.
     if (!suite.empty() && common.device == "auto") common.device = suite == "gpu" ? "cuda" : "cpu";
     if (!json.empty()) check_output(json);
@@ -57,7 +62,7 @@ struct BenchCommand {
     if (!config.empty() && shape.empty()) refuse("--shape: B,H,W is needed with --config");
     if (config.empty() && !(shape.empty() && weights.empty()))
       refuse("--shape and --weights belong to --config");
-    if (!only.empty() && suite.empty()) refuse("--only belongs to --suite");
+    if ((!only.empty() || list) && suite.empty()) refuse("--only and --list belong to --suite");
     if (protocol.repeats < 1) refuse("--repeat: at least 1 run is needed");
     if (seconds && !(*seconds >= 0 && *seconds <= 3600)) refuse("--seconds: is not a time from 0 to 3600");
     if (once && !(json.empty() && check_auto.empty()))
@@ -192,6 +197,7 @@ Command add_bench(CLI::App& app) {
   command->add_option("--shape", o->shape, "B,H,W: batch, rows and columns of the input");
   command->add_option("--suite", o->suite, "cpu or gpu: axial blocks of many shapes");
   command->add_option("--only", o->only, "these cases of the suite, separated by commas");
+  command->add_flag("--list", o->list, "only list the suite's cases: name, batch, rows, columns, dim, heads");
   command->add_option("--json", o->json, "write the results here too");
   command->add_option("--repeat", o->protocol.repeats, "least number of timed runs (7)")
       ->check(whole_number(1000000));

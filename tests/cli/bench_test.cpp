@@ -97,6 +97,8 @@ TEST(Bench, AutoAgainstTheBestSinglePlan) {
 
 TEST(Bench, OnceAndUnknownCases) {
   EXPECT_EQ(warpweave({"bench", "--suite", "cpu", "--only", "seed,image", "--once"}).status, 0);
+  EXPECT_THAT(warpweave({"bench", "--suite", "gpu", "--list"}).out, HasSubstr("msa 1 256 384 256 8\n"));
+  EXPECT_EQ(warpweave({"bench", "--list"}).status, 2);
   EXPECT_EQ(warpweave({"bench", "--suite", "cpu", "--only", "seed,nonesuch"}).status, 2);
   EXPECT_EQ(warpweave({"bench", "--suite", "cpu", "--once", "--check-auto", "5%"}).status, 2);
 }

@@ -13,7 +13,7 @@ TEST(GpuCalls, AreCounted) {
   REQUIRE_CUDA(cudaMalloc(&memory, 256));
   REQUIRE_CUDA(cudaDeviceSynchronize());
   REQUIRE_CUDA(cudaFree(memory));
-  std::make_unique<int>(7);
+  ::operator delete(::operator new(7));
   EXPECT_THAT(calls.made(),
               testing::ElementsAre("cudaMalloc", "cudaDeviceSynchronize", "cudaFree", "operator new"));
 }
@@ -33,7 +33,7 @@ TEST(GpuCalls, ARunOnlyLaunches) {
     const Tensor x = properties::random_grid(shape, model.input_channels(), 2);
     const DeviceMemory in(x), out(x.bytes()), valid(mask);
     for (const std::string plan : {"auto", "composed", "cuda_reference"}) {
-      for (const Precision precision : kPrecisions) {
+      for (const Precision precision : {Precision::fp32, Precision::bf16}) {
         const Engine e = engine(model, plan, precision);
         Session session = e.prepare(shape);
         const Stream stream;

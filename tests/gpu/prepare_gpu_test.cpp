@@ -1,6 +1,6 @@
-// How long it takes from a live CUDA context to a prepared session: without anything compiled, and with a
-// filled kernel cache. In processes of their own, so that opening the libraries counts. The times are
-// printed.
+// How long it takes from a live CUDA context to a prepared session: without anything compiled, with a filled
+// kernel cache in a new process, which opens cuBLASLt (540 MB, about 60 ms) and lets it set itself up, and
+// for a second engine of the process. The times are printed.
 #include <unistd.h>
 
 #include <chrono>
@@ -20,12 +20,14 @@ struct Work {
   const char* config;
   Precision precision;
   Shape shape;
-  double cold, warm;  // most seconds
+  double cold, warm, again;  // most seconds
 };
+void PrintTo(const Work& work, std::ostream* out) { *out << work.name; }
+
 constexpr Work kWork[] = {
-    {"seed_block_bf16", "axial_block.yaml", Precision::bf16, {4, 32, 32}, 3, 0.1},
-    {"seed_block_fp32", "axial_block.yaml", Precision::fp32, {4, 32, 32}, 3, 0.1},
-    {"denoiser_bf16", "denoiser.yaml", Precision::bf16, {1, 512, 512}, 10, 0.1},
+    {"seed_block_bf16", "axial_block.yaml", Precision::bf16, {4, 32, 32}, 3, 0.1, 0.1},
+    {"seed_block_fp32", "axial_block.yaml", Precision::fp32, {4, 32, 32}, 3, 0.1, 0.1},
+    {"denoiser_bf16", "denoiser.yaml", Precision::bf16, {1, 512, 512}, 10, 0.4, 0.1},
 };
 
 struct Times {
@@ -83,6 +85,7 @@ TEST_P(GpuPrepare, IsQuick) {
   ASSERT_GT(warm.first, 0);
   EXPECT_LT(cold.first, work.cold);
   EXPECT_LT(warm.first, work.warm);
+  EXPECT_LT(warm.again, work.again);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuPrepare, testing::ValuesIn(kWork),
