@@ -17,6 +17,7 @@
 #include "common/index.cuh"
 #include "composed/products.cuh"
 #include "ptx/copy.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/math.cuh"
 
 namespace warpweave::kernels::composed {
@@ -315,6 +316,8 @@ __global__ void __launch_bounds__(WARPS * 32, AHEAD && Products::HEAD_DIM <= 32 
               width,
               static_cast<int>(p.length),
               static_cast<int>(tile) * Block::QUERIES};
+  wait_for_previous_grid();
+  let_next_grid_start();
   block.run(shared_address(memory));
 }
 

@@ -1,24 +1,65 @@
-// What the host hands to split/linear.cuh.
+// What the host hands to the kernels of split/.
 #pragma once
 
 #include "common/params.h"
 
 namespace warpweave::kernels::split {
 
-// r[t, n] = factor[n] sum_k a[t, k] w[n, k] + bias[n]; see the kernel for where it goes.
-struct LinearParams {
-  const void* a;        // [tokens, parts, k] fp16
-  const void* w;        // [n rounded up to the block's columns, parts, k rounded up to 32] fp16
-  const float* factor;  // [n rounded up]
-  const float* bias;    // [n rounded up]
-  void* y;
-  const void* residual;    // float32 like y, or null; may be y
+// A weight w [n, k] in parts: rows [n rounded up to 64, parts, k rounded up to 32] fp16, factor and bias [n
+// rounded up].
+struct Weight {
+  const void* rows;
+  const float* factor;
+  const float* bias;
+};
+
+// r[t, n] = factor[n] sum_k a[t, k] w[n, k] + bias[n]. Where it goes: q, k and v of all heads, see
+// store_heads.
+struct HeadsParams {
+  Weight weight;
+  void* y;                 // [token, n / head, parts, head] fp16
   const float* rotations;  // [position, dims / 2, (cos, sin)], or null
-  Cells cells;
-  i64 tokens, n, k;
+  Cells cells;             // of x, where the norm is part of the kernel
+  i64 tokens, n;
   i64 position_divisor, length;  // position of token t: (t / position_divisor) % length
   int rotated;                   // columns of q and k together
   int rotated_channels;          // of each head, the first ones
+};
+
+// With a = norm(x).
+struct ProjectParams {
+  const float* x;
+  HeadsParams heads;
+  float eps;
+};
+
+struct LinearParams {
+  const void* a;  // [tokens, parts, k] fp16
+  HeadsParams heads;
+  i64 k;
+};
+
+// y[cell(t), n] = r[t, n] + residual[cell(t), n]
+struct OutputParams {
+  const void* a;  // [tokens, parts, k] fp16
+  Weight weight;
+  float* y;
+  const float* residual;  // may be y
+  Cells cells;
+  i64 tokens, n, k;
+};
+
+// A whole layer, see split/short_sequences.cuh.
+struct ShortParams {
+  const float* x;
+  float* y;                   // may be x
+  const unsigned char* mask;  // null: every cell is valid
+  const float* rotations;     // as LinearParams has it
+  Weight qkv, out;
+  Sequences cells;     // of the grid
+  unsigned sequences;  // below 2^31
+  int length;
+  float eps, score_scale;
 };
 
 }  // namespace warpweave::kernels::split

@@ -11,11 +11,11 @@
 
 namespace warpweave::kernels::split {
 
-template <int HEAD>
+template <int HEAD, int ROW_PITCH = PARTS * HEAD * 2 + 16>  // bytes of shared memory from row to row
 struct SplitProducts {
   using Element = f16;
   static constexpr int HEAD_DIM = HEAD, ROW = PARTS * HEAD;
-  static constexpr int ROW_BYTES = ROW * 2 + 16, PART_BYTES = HEAD * 2;
+  static constexpr int ROW_BYTES = ROW_PITCH, PART_BYTES = HEAD * 2;
   static constexpr float SLACK = 2.0f, BOOST = 13.0f;
 
   template <int TILES>

@@ -48,8 +48,9 @@ weights::LayerWeights weights_of(const AxialAttention& a, double size = 1) {
   return w;
 }
 
+// Of the row that makes column `row` of the result.
 double part(const Operand& o, std::int64_t k_padded, std::int64_t row, int which, std::int64_t k) {
-  return f16_to_float(o.rows[static_cast<std::size_t>((row * kParts + which) * k_padded + k)]);
+  return f16_to_float(o.rows[static_cast<std::size_t>((packed_row(row) * kParts + which) * k_padded + k)]);
 }
 double whole(const Operand& o, std::int64_t k_padded, std::int64_t row, std::int64_t k) {
   return part(o, k_padded, row, 0, k) + part(o, k_padded, row, 1, k);
@@ -81,6 +82,18 @@ TEST(Split, PartsTogetherAreTheWeight) {
             static_cast<double>(w.find("qkv.weight")[row * a.dim + k]) * w.find("norm.weight")[k] * shift;
         EXPECT_NEAR(whole(packed.qkv, 32, to, k), exact, std::fabs(exact) * 0x1p-22 + 0x1p-25)
             << row << " " << k;
+      }
+    }
+  }
+}
+
+// As fragments of tile.cuh have it: lane c of a quad holds columns 2c, 2c + 1 of four tiles of 8 rows.
+TEST(Split, ALaneHoldsNeighbouringColumns) {
+  for (std::int64_t base : {0, 32}) {
+    for (std::int64_t c = 0; c < 4; ++c) {
+      for (std::int64_t tile = 0; tile < 4; ++tile) {
+        for (std::int64_t b = 0; b < 2; ++b)
+          EXPECT_EQ(packed_row(base + 8 * c + 2 * tile + b), base + 8 * tile + 2 * c + b);
       }
     }
   }

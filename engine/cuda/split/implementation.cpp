@@ -1,15 +1,15 @@
 #include "cuda/split/implementation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "cuda/composed/attention.h"
 #include "cuda/family.h"
-#include "cuda/memory.h"
 #include "cuda/slices.h"
 #include "cuda/split/pack.h"
+#include "cuda/split/short_sequences.h"
+#include "cuda/split/uploaded.h"
 #include "graph/layers/axial_attention.h"
 #include "split/params.h"
 
@@ -23,13 +23,44 @@ constexpr std::int64_t kMostChannels = 2048;  // of a token, in a warp's registe
 constexpr std::int64_t kMostHeadDim = 128;
 constexpr char kScope[] = "warpweave::kernels::split::";
 
-// Blocks of kernels/split/linear.cuh.
-constexpr int kTokens = 128, kBlockColumns = 64, kThreads = 256;
-constexpr std::size_t kLinearShared = 3 * (kTokens + kBlockColumns) * (kParts * kDepth * 2 + 16);
-static_assert(kColumns % kBlockColumns == 0);
+constexpr int kThreads = 256;  // of all products
 
-KernelSpec linear_spec(std::int64_t head) {
-  return {"split/linear.cuh", kScope + ("linear<" + std::to_string(head)) + ">"};
+// A stage of a product in shared memory: rows of 32 of k.
+constexpr std::size_t kStageRow = kParts * kDepth * 2 + 16;
+
+// Blocks of kernels/split/linear.cuh.
+struct LinearPlan {
+  static constexpr std::int64_t kTokens = 128, kColumns = 64;
+  static constexpr std::size_t kShared = 3 * (kTokens + kColumns) * kStageRow;
+  static std::int64_t blocks(std::int64_t tokens, std::int64_t n) {
+    return (tokens + kTokens - 1) / kTokens * ((n + kColumns - 1) / kColumns);
+  }
+};
+
+// Blocks of kernels/split/project.cuh: norm and q, k, v in one, where the channels of its tokens fit.
+struct ProjectPlan {
+  std::int64_t tokens;
+  std::size_t shared;
+  explicit ProjectPlan(std::int64_t dim) : tokens(dim > 128 ? 64 : 128) {
+    const std::int64_t depth = (dim + kDepth - 1) / kDepth * kDepth;
+    const std::size_t stages = dim > 128 ? 2 : 3, columns = dim > 128 ? 128 : 64;
+    shared = static_cast<std::size_t>(tokens * (kParts * depth * 2 + 16)) + stages * columns * kStageRow;
+  }
+  static bool fits(std::int64_t dim, std::int64_t shared_memory) {
+    return dim <= 256 && static_cast<std::int64_t>(ProjectPlan(dim).shared) <= shared_memory;
+  }
+};
+
+KernelSpec project_spec(const AxialAttention& layer) {
+  return {"split/project.cuh", kScope + ("project<" + device_norm(layer.norm.kind)) + ", " +
+                                   std::to_string(layer.dim) + ", " +
+                                   std::to_string(head_pitch(layer.head_dim)) + ">"};
+}
+KernelSpec to_heads_spec(std::int64_t head) {
+  return {"split/linear.cuh", kScope + ("to_heads<" + std::to_string(head)) + ">"};
+}
+KernelSpec to_grid_spec(bool residual) {
+  return {"split/linear.cuh", kScope + std::string(residual ? "to_grid<true>" : "to_grid<false>")};
 }
 
 AttentionTiles attention_tiles(std::int64_t head, std::int64_t length) {
@@ -60,28 +91,10 @@ std::int64_t norm_tokens(std::int64_t dim) {  // of a block, as in kernels/compo
   return 4 * 32 / lanes;
 }
 
-// An operand on the device.
-struct Uploaded {
-  DeviceBuffer rows, factor, bias;
-  explicit Uploaded(const Operand& o)
-      : rows(upload_bytes(std::as_bytes(std::span(o.rows)), "packed weights")),
-        factor(upload(o.factor)),
-        bias(upload(o.bias)) {}
-  void give(kernels::split::LinearParams& p) const {
-    p.w = rows.data();
-    p.factor = reinterpret_cast<const float*>(factor.data());
-    p.bias = reinterpret_cast<const float*>(bias.data());
-  }
-};
-
 class SplitStep final : public Step {
  public:
   SplitStep(const AxialAttention& layer, const Packed& packed, const GpuDevice& device)
-      : layer_(layer),
-        device_(device),
-        qkv_(packed.qkv),
-        out_(packed.out),
-        score_scale_(packed.score_scale) {}
+      : layer_(layer), device_(device), weights_(packed) {}
 
   bool in_place() const noexcept override { return true; }
   std::unique_ptr<const BoundStep> bind(const StepShape& shape) const override;
@@ -90,8 +103,7 @@ class SplitStep final : public Step {
   class Bound;
   AxialAttention layer_;
   const GpuDevice& device_;
-  Uploaded qkv_, out_;
-  float score_scale_;
+  UploadedLayer weights_;
 };
 
 class SplitStep::Bound final : public BoundStep {
@@ -108,17 +120,25 @@ class SplitStep::Bound final : public BoundStep {
         slices_(shape.batch, shape.input.rows, shape.input.columns,
                 layer_.axis == Axis::row ? Cut::rows : Cut::columns, narrow_ + wide_, 2,
                 shape.workspace_limit),
-        attention_tiles_(attention_tiles(head_, length_)) {
+        attention_tiles_(attention_tiles(head_, length_)),
+        project_plan_(layer_.dim),
+        one_(ProjectPlan::fits(layer_.dim, conditions(step).shared_memory_per_block)),
+        overlap_(conditions(step).compute_capability >= 90) {
     KernelStore& kernels = step.device_.kernels();
-    norm_ = kernels.get(norm_spec(layer_));
-    norm_blocks_ = step.device_.multiprocessors() * norm_.resident_blocks(128, 0);
-    to_heads_ = kernels.get(linear_spec(head_));
-    to_heads_.allow(kLinearShared);
-    to_cells_ = kernels.get(linear_spec(0));
-    to_cells_.allow(kLinearShared);
+    if (one_) {
+      project_ = kernels.get(project_spec(layer_));
+      project_.allow(project_plan_.shared);
+    } else {
+      norm_ = kernels.get(norm_spec(layer_));
+      norm_blocks_ = step.device_.multiprocessors() * norm_.resident_blocks(128, 0);
+      to_heads_ = kernels.get(to_heads_spec(head_));
+      to_heads_.allow(LinearPlan::kShared);
+    }
+    to_grid_ = kernels.get(to_grid_spec(layer_.residual));
+    to_grid_.allow(LinearPlan::kShared);
     attention_ = kernels.get(attention_spec(attention_tiles_, head_, layer_.causal));
     attention_.allow(attention_shared());
-    if (layer_.rope) rotations_ = upload(rotations());
+    rotations_ = upload_rotations(layer_, length_);
   }
 
   std::size_t workspace_bytes() const noexcept override {
@@ -132,49 +152,57 @@ class SplitStep::Bound final : public BoundStep {
     const bool row = layer_.axis == Axis::row;
     slices_.for_each([&](const Slice& s) {
       const std::int64_t tokens = s.tokens();
-      kernels::NormParams n{};
-      n.x = run.x, n.y = narrow;
-      n.cells = s.cells, n.tokens = tokens, n.dim = layer_.dim, n.pitch = token_;
-      n.eps = static_cast<float>(layer_.norm.eps);
-      const std::int64_t per_block = norm_tokens(layer_.dim);
-      norm_.launch(run.stream,
-                   {.blocks = std::min((tokens + per_block - 1) / per_block, norm_blocks_), .threads = 128},
-                   n);
-
-      kernels::split::LinearParams to_heads{};
-      step_.qkv_.give(to_heads);
-      to_heads.a = narrow, to_heads.y = qkv;
-      to_heads.tokens = tokens, to_heads.n = 3 * inner_, to_heads.k = token_;
-      to_heads.position_divisor = row ? 1 : s.columns, to_heads.length = length_;
+      kernels::split::HeadsParams heads{};
+      heads.weight = step_.weights_.qkv.weight();
+      heads.y = qkv;
+      heads.cells = s.cells, heads.tokens = tokens, heads.n = 3 * inner_;
+      heads.position_divisor = row ? 1 : s.columns, heads.length = length_;
       if (layer_.rope) {
-        to_heads.rotations = reinterpret_cast<const float*>(rotations_.data());
-        to_heads.rotated = static_cast<int>(2 * inner_);
-        to_heads.rotated_channels = static_cast<int>(layer_.rope->dims);
+        heads.rotations = reinterpret_cast<const float*>(rotations_.data());
+        heads.rotated = static_cast<int>(2 * inner_);
+        heads.rotated_channels = static_cast<int>(layer_.rope->dims);
       }
-      product(to_heads_, run.stream, to_heads);
+      if (one_) {
+        project_.launch(run.stream,
+                        {.blocks = (tokens + project_plan_.tokens - 1) / project_plan_.tokens,
+                         .threads = kThreads,
+                         .shared_bytes = project_plan_.shared,
+                         .overlap_previous = overlap_},
+                        kernels::split::ProjectParams{static_cast<const float*>(run.x), heads,
+                                                      static_cast<float>(layer_.norm.eps)});
+      } else {
+        normalise(run, s, narrow);
+        to_heads_.launch(run.stream, product(tokens, heads.n),
+                         kernels::split::LinearParams{narrow, heads, token_});
+      }
 
       kernels::AttentionParams a{};
       a.qkv = qkv, a.o = narrow;
       a.mask = run.mask ? run.mask + s.cells.first : nullptr;
       a.tokens = sequences(row, s, s.columns), a.mask_cells = sequences(row, s, s.cells.pitch);
       a.sequences = tokens / length_, a.length = length_, a.heads = layer_.heads;
-      a.scale = std::max(step_.score_scale_, 1e-36f);  // not 0: the kernel multiplies -infinity by it
+      a.scale = std::max(step_.weights_.score_scale, 1e-36f);  // not 0: the kernel multiplies -infinity by it
       const std::int64_t tiles = (length_ + attention_tiles_.queries() - 1) / attention_tiles_.queries();
       attention_.launch(run.stream,
                         {.blocks = a.sequences * a.heads * tiles,
                          .threads = attention_tiles_.warps * 32,
-                         .shared_bytes = attention_shared()},
+                         .shared_bytes = attention_shared(),
+                         .overlap_previous = overlap_},
                         a);
 
-      kernels::split::LinearParams to_cells{};
-      step_.out_.give(to_cells);
-      to_cells.a = narrow, to_cells.y = run.y, to_cells.residual = layer_.residual ? run.x : nullptr;
-      to_cells.cells = s.cells, to_cells.tokens = tokens, to_cells.n = layer_.dim, to_cells.k = inner_;
-      product(to_cells_, run.stream, to_cells);
+      to_grid_.launch(
+          run.stream, product(tokens, layer_.dim),
+          kernels::split::OutputParams{narrow, step_.weights_.out.weight(), static_cast<float*>(run.y),
+                                       layer_.residual ? static_cast<const float*>(run.x) : nullptr, s.cells,
+                                       tokens, layer_.dim, inner_});
     });
   }
 
  private:
+  static plan::Conditions conditions(const SplitStep& step) {
+    return step.device_.conditions(Precision::fp32);
+  }
+
   static kernels::Sequences sequences(bool row, const Slice& s, std::int64_t pitch) {
     return row ? kernels::Sequences{s.rows, s.rows * pitch, pitch, 1}
                : kernels::Sequences{s.columns, s.rows * pitch, 1, pitch};
@@ -184,26 +212,20 @@ class SplitStep::Bound final : public BoundStep {
     return attention_tiles_.shared_bytes({layer_.heads, head_ * kParts, length_, layer_.causal}, 2);
   }
 
-  void product(const Kernel& kernel, cudaStream_t stream, const kernels::split::LinearParams& p) const {
-    const std::int64_t down = (p.tokens + kTokens - 1) / kTokens;
-    const std::int64_t across = (p.n + kBlockColumns - 1) / kBlockColumns;
-    kernel.launch(stream, {.blocks = down * across, .threads = kThreads, .shared_bytes = kLinearShared}, p);
+  Launch product(std::int64_t tokens, std::int64_t n) const {
+    return {.blocks = LinearPlan::blocks(tokens, n),
+            .threads = kThreads,
+            .shared_bytes = LinearPlan::kShared,
+            .overlap_previous = overlap_};
   }
 
-  std::vector<float> rotations() const {
-    const std::int64_t pairs = layer_.rope->dims / 2;
-    std::vector<float> table;
-    table.reserve(static_cast<std::size_t>(length_ * pairs * 2));
-    for (std::int64_t position = 0; position < length_; ++position) {
-      for (std::int64_t c = 0; c < pairs; ++c) {
-        const double angle =
-            static_cast<double>(position) *
-            std::pow(layer_.rope->theta, -2.0 * static_cast<double>(c) / static_cast<double>(2 * pairs));
-        table.push_back(static_cast<float>(std::cos(angle)));
-        table.push_back(static_cast<float>(std::sin(angle)));
-      }
-    }
-    return table;
+  void normalise(const StepRun& run, const Slice& s, std::byte* to) const {
+    kernels::NormParams p{};
+    p.x = run.x, p.y = to;
+    p.cells = s.cells, p.tokens = s.tokens(), p.dim = layer_.dim, p.pitch = token_;
+    p.eps = static_cast<float>(layer_.norm.eps);
+    const std::int64_t per_block = norm_tokens(layer_.dim), blocks = (p.tokens + per_block - 1) / per_block;
+    norm_.launch(run.stream, {.blocks = std::min(blocks, norm_blocks_), .threads = 128}, p);
   }
 
   const SplitStep& step_;
@@ -212,12 +234,18 @@ class SplitStep::Bound final : public BoundStep {
   std::int64_t narrow_, wide_;  // bytes per token
   Slices slices_;
   AttentionTiles attention_tiles_;
-  Kernel norm_, to_heads_, attention_, to_cells_;
+  ProjectPlan project_plan_;
+  bool one_;      // whether norm and projection are one kernel
+  bool overlap_;  // programmatic dependent launch
+  Kernel project_, norm_, to_heads_, attention_, to_grid_;
   std::int64_t norm_blocks_ = 1;
   DeviceBuffer rotations_;
 };
 
 std::unique_ptr<const BoundStep> SplitStep::bind(const StepShape& shape) const {
+  const std::int64_t shared = device_.conditions(Precision::fp32).shared_memory_per_block;
+  if (takes_short(layer_, layer_.length(shape.input), shared))
+    return bind_short(layer_, weights_, shape, device_);
   return std::make_unique<Bound>(*this, shape);
 }
 
@@ -240,17 +268,29 @@ class Split final : public CudaImplementation {
     if (layer->head_dim > kMostHeadDim)
       return plan::Claim::decline("head_dim " + std::to_string(layer->head_dim) + " is larger than " +
                                   std::to_string(kMostHeadDim));
+    if (takes_short(*layer, layer->length(rest[0].input), conditions.shared_memory_per_block))
+      return plan::Claim::accept(5e-6 + layer->flops(rest[0].input) / 7e13);
     // Four launches, the products, and passes over the grid and q, k, v.
     const double bytes = static_cast<double>(rest[0].input.cells() * layer->dim) * 4 * 9;
     return plan::Claim::accept(9e-6 + layer->flops(rest[0].input) / 1e14 + bytes / 4e12);
   }
 
   std::vector<KernelSpec> kernels(std::span<const plan::LayerProblem> layers,
-                                  const plan::Conditions&) const override {
+                                  const plan::Conditions& conditions) const override {
     const auto& layer = static_cast<const AxialAttention&>(*layers[0].layer);
+    const std::int64_t length = layer.length(layers[0].input);
+    if (takes_short(layer, length, conditions.shared_memory_per_block))
+      return {short_kernel(layer, length, false), short_kernel(layer, length, true)};
     const std::int64_t head = head_pitch(layer.head_dim);
-    return {norm_spec(layer), linear_spec(head), linear_spec(0),
-            attention_spec(attention_tiles(head, layer.length(layers[0].input)), head, layer.causal)};
+    std::vector<KernelSpec> list = {attention_spec(attention_tiles(head, length), head, layer.causal),
+                                    to_grid_spec(layer.residual)};
+    if (ProjectPlan::fits(layer.dim, conditions.shared_memory_per_block)) {
+      list.push_back(project_spec(layer));
+    } else {
+      list.push_back(norm_spec(layer));
+      list.push_back(to_heads_spec(head));
+    }
+    return list;
   }
 
   std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,

@@ -46,7 +46,7 @@ Operand operand(const Matrix& m, int shift_of_a, const std::vector<int>& shift_o
     double most = 0;
     for (std::int64_t i = 0; i < m.k; ++i) most = std::max(most, std::fabs(m.row(r)[i]));
     const int shift = shift_for(most);
-    std::uint16_t* const to = o.rows.data() + r * kParts * k;
+    std::uint16_t* const to = o.rows.data() + packed_row(r) * kParts * k;
     for (std::int64_t i = 0; i < m.k; ++i) {
       const double value = std::ldexp(m.row(r)[i], shift);
       to[i] = float_to_f16(double_to_float_odd(value));

@@ -14,7 +14,8 @@
 
 namespace warpweave::cuda::split {
 
-// r = factor * sum(a w) + bias, with a and w as the kernel has them. Rows are in the order of the result.
+// r = factor * sum(a w) + bias, with a and w as the kernel has them. Row packed_row(n) makes column n of the
+// result; factor and bias are in the order of columns.
 struct Operand {
   std::vector<std::uint16_t> rows;  // [n rounded up to kColumns, kParts, k rounded up to kDepth], fp16
   std::vector<float> factor, bias;  // [n rounded up to kColumns]
@@ -27,6 +28,11 @@ struct Packed {
 
 inline constexpr int kParts = 2;
 inline constexpr int kColumns = 64, kDepth = 32;  // multiples that the product kernel takes
+
+// Permutes within 32, so that a lane of a product holds neighbouring columns (kernels/split/tile.cuh).
+constexpr std::int64_t packed_row(std::int64_t column) {
+  return column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
+}
 
 // Channels of a token, and of a head, in memory.
 std::int64_t token_pitch(std::int64_t dim);      // a multiple of 8

@@ -1,0 +1,22 @@
+// Specialisation and launch of kernels/split/short_sequences.cuh: a layer whose weights fit into shared
+// memory beside a few short sequences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "cuda/split/uploaded.h"
+#include "cuda/step.h"
+
+namespace warpweave::cuda::split {
+
+// Whether a GPU whose blocks get `shared_memory` bytes can run the layer on sequences of this length.
+bool takes_short(const graph::AxialAttention& layer, std::int64_t length, std::int64_t shared_memory);
+
+KernelSpec short_kernel(const graph::AxialAttention& layer, std::int64_t length, bool mask);
+
+// `layer` and `weights` outlive the result.
+std::unique_ptr<const BoundStep> bind_short(const graph::AxialAttention& layer, const UploadedLayer& weights,
+                                            const StepShape& shape, const GpuDevice& device);
+
+}  // namespace warpweave::cuda::split
