@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # tests/gpu/run.sh [FOLDER]: all GPU tests on this machine, a few minutes; a short table last.
 #
-# FOLDER holds warpweave_gpu_tests and warpweave_gpu_bench (default build/release/tests/gpu). Writes
-# tests/gpu/record.json: GPU, date, counts and the hash of the code that was tested. Exit status 0 when all passed.
+# FOLDER holds warpweave_gpu_tests (default build/release/tests/gpu), and the warpweave executable, in itself or as the
+# build has it, two folders up. Writes tests/gpu/record.json: GPU, date, counts and the hash of the code that was tested.
+# Exit status 0 when all passed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 bin=$(cd "${1:-build/release/tests/gpu}" && pwd)
+warpweave=$bin/warpweave
+[ -x "$warpweave" ] || warpweave=$bin/../../warpweave
 log=$(mktemp -d)
 export WARPWEAVE_CACHE_DIR=${WARPWEAVE_CACHE_DIR:-$log/cache}
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
@@ -32,8 +35,8 @@ if command -v compute-sanitizer >/dev/null; then
     esac
   done
 fi
-for plan in composed auto; do "$bin/warpweave_gpu_bench" --plan $plan || status=1; done
-"$bin/warpweave_gpu_bench" --precision fp32 seed pair512 msa768 || status=1
+"$warpweave" bench --suite gpu --precision bf16 --plan auto,composed --seconds 0.1 || status=1
+"$warpweave" bench --suite gpu --precision fp32 --only seed,pair512,msa768 --seconds 0.1 || status=1
 
 cat > tests/gpu/record.json <<END
 {
@@ -47,6 +50,6 @@ cat > tests/gpu/record.json <<END
 }
 END
 grep -E "^\[  FAILED  \]" "$log/tests" | sort -u | head -40
-grep "^worst of" "$log/tests"
+grep -E "^worst of|kernel cache, " "$log/tests"
 echo "GPU tests: ${passed:-0} passed, ${failed:-0} failed; compute-sanitizer $sanitizer"
 exit $status
