@@ -19,7 +19,6 @@ import contextlib
 import datetime
 import json
 import math
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -45,6 +44,8 @@ def options():
     p.add_argument("--json", help="write the results here")
     p.add_argument("--picture", help="draw the results here (PNG)")
     p.add_argument("--draw", help="draw these results instead of measuring")
+    p.add_argument("--markdown", action="store_true", help="print the table as Markdown, for docs/performance.md")
+    p.add_argument("--compile-ahead", help=argparse.SUPPRESS)  # a worker's list of problems
     return p.parse_args()
 
 
@@ -246,26 +247,22 @@ def measure(a):
     lap = lambda what: print(f"[{time.time() - started:6.1f} s] {what}", flush=True)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "warpweave-inductor"))
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # the workers are enough
-    import torch
-    import torch._inductor.compile_fx  # before the workers are forked, so that it is read once
     shapes = suite_shapes(a)
     precisions, peers, modes = a.precisions.split(","), a.peers.split(","), a.modes.split(",")
     problems = [(shape, precision, peer, mode) for shape in shapes.values() for precision in precisions
                 for mode in modes for peer in peers if applies(precision, peer)]
-    lap("PyTorch loaded")
-    # Forked before this process touches the GPU. The largest first, so that they end together.
+    # Dealt out in turns, largest first, so that the workers end together.
     compiled = sorted((p for p in problems if p[3] != "eager"), key=lambda p: -math.prod(p[0][:4]))
-    fork = multiprocessing.get_context("fork")
-    workers = [fork.Process(target=compile_ahead, args=(compiled[i::a.workers],))
-               for i in range(min(a.workers, len(compiled)))]
-    for worker in workers:
-        worker.start()
+    workers = [subprocess.Popen([sys.executable, os.path.abspath(__file__), "--compile-ahead",
+                                 json.dumps(compiled[i::a.workers])]) for i in range(min(a.workers, len(compiled)))]
+    import torch
+    lap("PyTorch loaded")
     results = {"date": datetime.date.today().isoformat(), "torch": torch.__version__, "ours": {}, "peers": []}
     with tempfile.TemporaryDirectory() as folder:
         results["difference"] = compare(a, shapes, precisions, peers, folder)
         lap(f"outputs agree: {results['difference']}")
         for worker in workers:
-            worker.join()
+            worker.wait()
         lap(f"compiled ahead by {len(workers)} processes")
         for precision in precisions:
             run = ours(a, precision, folder)
@@ -298,7 +295,8 @@ def table(results):
     for e in results["peers"]:
         if "failure" in e:
             print(f"{e['name']} {e['precision']} {e['peer']} {e['mode']}: {e['failure']}")
-    print(f"\n{'us a block':<11} {'type':<5} {'ours':>9} {'best peer':>10}  {'ratio':>6} {'limit':>8} {'share':>6}  peer; ours")
+    print(f"\n{'us a block':<11} {'type':<5} {'ours':>9} {'best peer':>10}  {'ratio':>6} {'limit':>8} {'share':>6}  "
+          "peer; ours")
     for precision, ours in results["ours"].items():
         best = best_peers(results, precision)
         for r in ours:
@@ -311,6 +309,22 @@ def table(results):
                   f"{' '.join(peer)}; {r['implementations']}")
 
 
+def markdown(results):
+    number = lambda v: f"{v:.0f}" if v >= 100 else f"{v:.3g}"
+    precisions = list(results["ours"])
+    print("| shape | B,H,W,D,heads | "
+          + " | ".join(f"limit {p} | best peer {p} | ours {p} | times the peer | plan" for p in precisions) + " |\n" + "| --- | --- " + "| --- " * (5 * len(precisions)) + "|")
+    for i, first in enumerate(results["ours"][precisions[0]]):
+        cells = [first["name"], ",".join(map(str, first["shape"] + [first["heads"]]))]
+        for precision in precisions:
+            r, best = results["ours"][precision][i], best_peers(results, precision).get(first["name"])
+            ours = r["median_ms"] and r["median_ms"] * 1e3
+            cells += [number(r["least_ms"] * 1e3) if r["least_ms"] else "–",
+                      f"{number(best[0])} ({best[1]}, {best[2]})" if best else "–", number(ours) if ours else r["failure"],
+                      f"{best[0] / ours:.2f}" if best and ours else "–", r["implementations"]]
+        print("| " + " | ".join(cells) + " |")
+
+
 # ---------------------------------------------------------------- the picture
 
 def draw(results, path):
@@ -318,7 +332,7 @@ def draw(results, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     precisions = [p for p in results["ours"] if any(r["median_ms"] for r in results["ours"][p])]
-    figure, axes = plt.subplots(1, len(precisions), figsize=(5.6 * len(precisions), 4.4), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(precisions), figsize=(5.6 * len(precisions), 4.8), sharey=True, squeeze=False)
     colours = {"naive": "#b0b0b0", "SDPA": "#e69f00", "cuDNN": "#56b4e9"}
     for axis, precision in zip(axes[0], precisions):
         ours = [r for r in results["ours"][precision] if r["median_ms"]]
@@ -342,10 +356,11 @@ def draw(results, path):
         axis.set_title(precision)
         axis.grid(axis="y", which="major", alpha=0.35)
     axes[0][0].set_ylabel("µs for a row layer and a column layer")
-    axes[0][0].legend(fontsize=7, loc="upper left")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="lower center", ncols=4, frameon=False)
     figure.suptitle(f"One axial block on an {results['gpu']} (lower is better), PyTorch {results['torch'].split('+')[0]}, "
                     f"{results['date']}", fontsize=10)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
@@ -353,6 +368,8 @@ def main():
     a = options()
     if a.compile_ahead:
         return compile_ahead([(tuple(s), *rest) for s, *rest in json.loads(a.compile_ahead)])
+    if a.compile_ahead:
+        return compile_ahead([(tuple(shape), *rest) for shape, *rest in json.loads(a.compile_ahead)])
     if a.draw:
         with open(a.draw) as f:
             results = json.load(f)
@@ -366,7 +383,7 @@ def main():
                 f.write("\n")
     if a.picture:
         draw(results, a.picture)
-    table(results)
+    (markdown if a.markdown else table)(results)
 
 
 if __name__ == "__main__":
