@@ -13,9 +13,11 @@
 
 namespace warpweave::kernels::split {
 
+template <int PARTS>
 struct Linear {
   static constexpr int THREADS = 256, DOWN = 4, ACROSS = 2, TOKENS = 32 * DOWN, COLUMNS = 32 * ACROSS, STAGES = 3;
-  static constexpr int A_BYTES = TOKENS * STAGE_PITCH, STAGE_BYTES = A_BYTES + COLUMNS * STAGE_PITCH;
+  static constexpr int A_PITCH = stage_pitch(PARTS), A_BYTES = TOKENS * A_PITCH;
+  static constexpr int STAGE_BYTES = A_BYTES + COLUMNS * WEIGHT_PITCH;
 
   const void* a;  // [tokens, PARTS, k] fp16, k a multiple of 8
   const Weight& weight;
@@ -24,15 +26,15 @@ struct Linear {
 
   // Zeros past the end. A thread keeps to one piece of 16 bytes of every ROWS-th row.
   __device__ __forceinline__ void copy_tokens(u32 stage, int first) const {
-    constexpr int ROWS = THREADS / STAGE_PIECES;
-    const int row = threadIdx.x / STAGE_PIECES, piece = threadIdx.x % STAGE_PIECES;
+    constexpr int PIECES = PARTS * STAGE_PART / 16, ROWS = THREADS / PIECES;
+    const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
     const int from_k = first + piece % (STAGE_DEPTH / 8) * 8;
     const f16* const from =
         static_cast<const f16*>(a) + ((first_token + row) * PARTS + piece / (STAGE_DEPTH / 8)) * k + from_k;
 #pragma unroll
     for (int r = 0; r < TOKENS; r += ROWS) {
       const bool present = first_token + row + r < tokens && from_k < k;
-      copy_async<16>(stage + (row + r) * STAGE_PITCH + piece * 16, present ? from + r * PARTS * k : a, present);
+      copy_async<16>(stage + (row + r) * A_PITCH + piece * 16, present ? from + r * PARTS * k : a, present);
     }
   }
 
@@ -57,8 +59,8 @@ struct Linear {
       copy_wait<1>();
       __syncthreads();  // this stage is here, and nobody uses the one before it any more
       send(free, turn + 2, turns, depth);
-      multiply_stage<STAGE_PITCH, STAGE_PART>(sums, here + down * 32 * STAGE_PITCH,
-                                              here + A_BYTES + across * 32 * STAGE_PITCH);
+      multiply_stage<PARTS, A_PITCH, STAGE_PART>(sums, here + down * 32 * A_PITCH,
+                                              here + A_BYTES + across * 32 * WEIGHT_PITCH);
       const u32 used = here;
       here = after;
       after = free;
@@ -73,25 +75,26 @@ struct Linear {
 };
 
 // The block's tile of r [tokens, n]; neighbouring blocks share tokens.
-__device__ __forceinline__ Linear linear_block(const void* a, const Weight& weight, i64 tokens, i64 n, i64 k) {
-  const i64 across = (n + Linear::COLUMNS - 1) / Linear::COLUMNS;
-  return {a, weight, tokens, k, blockIdx.x / across * Linear::TOKENS,
-          static_cast<int>(blockIdx.x % across) * Linear::COLUMNS};
+template <int PARTS>
+__device__ __forceinline__ Linear<PARTS> linear_block(const void* a, const Weight& weight, i64 tokens, i64 n, i64 k) {
+  const i64 across = (n + Linear<PARTS>::COLUMNS - 1) / Linear<PARTS>::COLUMNS;
+  return {a, weight, tokens, k, blockIdx.x / across * Linear<PARTS>::TOKENS,
+          static_cast<int>(blockIdx.x % across) * Linear<PARTS>::COLUMNS};
 }
 
-template <int HEAD>
+template <int PARTS, int HEAD>
 __global__ void __launch_bounds__(256, 2) to_heads(const LinearParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const Linear block = linear_block(p.a, p.heads.weight, p.heads.tokens, p.heads.n, p.k);
+  const Linear<PARTS> block = linear_block<PARTS>(p.a, p.heads.weight, p.heads.tokens, p.heads.n, p.k);
   Sums sums = {};
   block.run(sums, shared_address(memory));
-  store_heads<HEAD>(sums, p.heads, block.warp_token(), block.warp_column());
+  store_heads<PARTS, HEAD>(sums, p.heads, block.warp_token(), block.warp_column());
 }
 
-template <bool RESIDUAL>
+template <int PARTS, bool RESIDUAL>
 __global__ void __launch_bounds__(256, 2) to_grid(const OutputParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const Linear block = linear_block(p.a, p.weight, p.tokens, p.n, p.k);
+  const Linear<PARTS> block = linear_block<PARTS>(p.a, p.weight, p.tokens, p.n, p.k);
   Sums sums = {};
   block.run(sums, shared_address(memory));
   const i64 token = block.warp_token();

@@ -7,23 +7,23 @@
 
 namespace warpweave::kernels::split {
 
-template <int SHIFT>
+template <int PARTS, int SHIFT>
 struct Operand {};
 
 }  // namespace warpweave::kernels::split
 
 namespace warpweave::kernels::composed {
 
-template <int SHIFT, int PITCH>
-struct Row<split::Operand<SHIFT>, PITCH> {
+template <int PARTS, int SHIFT, int PITCH>
+struct Row<split::Operand<PARTS, SHIFT>, PITCH> {
   template <int V>
   static __device__ __forceinline__ void store(void* y, i64 token, int d, const float (&values)[V]) {
     static_assert(V == 4);
     constexpr float SCALE = static_cast<float>(1 << SHIFT);
-    const split::Parts a(values[0] * SCALE, values[1] * SCALE), b(values[2] * SCALE, values[3] * SCALE);
-    f16* const row = static_cast<f16*>(y) + token * (split::PARTS * PITCH) + d;
+    const split::Parts<PARTS> a(values[0] * SCALE, values[1] * SCALE), b(values[2] * SCALE, values[3] * SCALE);
+    f16* const row = static_cast<f16*>(y) + token * (PARTS * PITCH) + d;
 #pragma unroll
-    for (int i = 0; i < split::PARTS; ++i) store_global(row + i * PITCH, a.part[i], b.part[i]);
+    for (int i = 0; i < PARTS; ++i) store_global(row + i * PITCH, a.part[i], b.part[i]);
   }
 };
 

@@ -11,7 +11,7 @@
 
 namespace warpweave::kernels::split {
 
-template <int HEAD, int ROW_PITCH = PARTS * HEAD * 2 + 16>  // bytes of shared memory from row to row
+template <int HEAD, int PARTS, int ROW_PITCH = PARTS * HEAD * 2 + 16>  // bytes of shared memory from row to row
 struct SplitProducts {
   using Element = f16;
   static constexpr int HEAD_DIM = HEAD, ROW = PARTS * HEAD;
@@ -24,7 +24,7 @@ struct SplitProducts {
   };
 
   static __device__ __forceinline__ void store(u32 row, int channel, float first, float second) {
-    const Parts value(first, second);
+    const Parts<PARTS> value(first, second);
 #pragma unroll
     for (int i = 0; i < PARTS; ++i) store_shared(row + i * PART_BYTES + channel * 2, value.part[i]);
   }
@@ -74,7 +74,7 @@ struct SplitProducts {
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
           const float(&tile)[4] = p[m][2 * k + r / 2];
-          const Parts weight(tile[r % 2 * 2], tile[r % 2 * 2 + 1]);
+          const Parts<PARTS> weight(tile[r % 2 * 2], tile[r % 2 * 2 + 1]);
 #pragma unroll
           for (int i = 0; i < PARTS; ++i) a[m][k][i][r] = weight.part[i];
         }

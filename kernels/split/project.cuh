@@ -13,13 +13,13 @@
 
 namespace warpweave::kernels::split {
 
-template <NormKind NORM, int DIM, int HEAD>
+template <int PARTS, NormKind NORM, int DIM, int HEAD>
 struct Project {
   static constexpr int THREADS = 256;
   static constexpr int DEPTH = (DIM + 31) / 32 * 32, STEPS = DEPTH / STAGE_DEPTH;
   static constexpr int TOKENS = DIM > 128 ? 64 : 128, STAGES = DIM > 128 ? 2 : 3;
   static constexpr int DOWN = TOKENS / 32, ACROSS = THREADS / 32 / DOWN, COLUMNS = 32 * ACROSS;  // of warps
-  static constexpr int ROW_PITCH = PARTS * DEPTH * 2 + 16, STAGE_BYTES = COLUMNS * STAGE_PITCH;
+  static constexpr int ROW_PITCH = PARTS * DEPTH * 2 + 16, STAGE_BYTES = COLUMNS * WEIGHT_PITCH;
   static constexpr int SHARED_BYTES = TOKENS * ROW_PITCH + STAGES * STAGE_BYTES;
 
   const HeadsParams& p;
@@ -40,7 +40,7 @@ struct Project {
     for (int turn = 0; turn < STAGES - 1; ++turn) send(turn, turns);
     wait_for_previous_grid();
     let_next_grid_start();
-    Tokens<NORM, DIM, DEPTH>::template load<TOKENS, THREADS, ROW_PITCH>(
+    Tokens<PARTS, NORM, DIM, DEPTH>::template load<TOKENS, THREADS, ROW_PITCH>(
         shared, x, eps,
         [&](int slot) { return first_token + slot < p.tokens ? cell_of(p.cells, first_token + slot) * DIM : -1; },
         [](int, i64) {});
@@ -52,11 +52,11 @@ struct Project {
       copy_wait<STAGES - 2>();
       __syncthreads();  // this stage is here, and nobody uses the one before it any more
       send(turn + STAGES - 1, turns);
-      multiply_stage<ROW_PITCH, DEPTH * 2>(
+      multiply_stage<PARTS, ROW_PITCH, DEPTH * 2>(
           sums, rows + turn % STEPS * STAGE_DEPTH * 2,
-          stages + turn % STAGES * STAGE_BYTES + across * 32 * STAGE_PITCH);
+          stages + turn % STAGES * STAGE_BYTES + across * 32 * WEIGHT_PITCH);
       if (turn % STEPS == STEPS - 1) {
-        store_heads<HEAD>(sums, p, first_token + down * 32, turn / STEPS * COLUMNS + across * 32);
+        store_heads<PARTS, HEAD>(sums, p, first_token + down * 32, turn / STEPS * COLUMNS + across * 32);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -67,10 +67,10 @@ struct Project {
   }
 };
 
-template <NormKind NORM, int DIM, int HEAD>
+template <int PARTS, NormKind NORM, int DIM, int HEAD>
 __global__ void __launch_bounds__(256, 2) project(const ProjectParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
-  using Block = Project<NORM, DIM, HEAD>;
+  using Block = Project<PARTS, NORM, DIM, HEAD>;
   const u32 shared = shared_address(memory);
   Block{p.heads, p.x, static_cast<i64>(blockIdx.x) * Block::TOKENS, shared, shared + Block::TOKENS * Block::ROW_PITCH}
       .run(p.eps);

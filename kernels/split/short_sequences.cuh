@@ -22,7 +22,7 @@
 namespace warpweave::kernels::split {
 
 // SLOT: a multiple of 16 up to 64, at least the length. ROTATED: channels of a head that RoPE turns.
-template <NormKind NORM, int DIM, int HEADS, int HEAD, int SLOT, int ROTATED, bool CAUSAL, bool MASKED, bool RESIDUAL>
+template <int PARTS, NormKind NORM, int DIM, int HEADS, int HEAD, int SLOT, int ROTATED, bool CAUSAL, bool MASKED, bool RESIDUAL>
 struct ShortSequences {
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
   static constexpr int SEQUENCES = SLOT < 32 ? 32 / SLOT : 1, TOKENS = SEQUENCES * SLOT, STRIPS = TOKENS / 16;
@@ -31,12 +31,12 @@ struct ShortSequences {
   static constexpr int WIDEST = DEPTH > OUT_DEPTH ? DEPTH : OUT_DEPTH;
   static constexpr int QKV_ROWS = 3 * INNER, OUT_ROWS = (DIM + 15) / 16 * 16;
   // Bytes of a row in shared memory.
-  static constexpr int QKV_PITCH = PARTS * DEPTH * 2 + 16, OUT_PITCH = PARTS * OUT_DEPTH * 2 + 16;
+  static constexpr int QKV_PITCH = WEIGHT_PARTS * DEPTH * 2 + 16, OUT_PITCH = WEIGHT_PARTS * OUT_DEPTH * 2 + 16;
   static constexpr int OPERAND_PITCH = PARTS * WIDEST * 2 + 16, HEADS_PITCH = PARTS * QKV_ROWS * 2 + 16;
   static constexpr int OPERAND = QKV_ROWS * QKV_PITCH + OUT_ROWS * OUT_PITCH;  // where the tokens' rows begin
   static constexpr int HEADS_AT = OPERAND + TOKENS * OPERAND_PITCH, VALID_AT = HEADS_AT + TOKENS * HEADS_PITCH;
   static constexpr int SHARED_BYTES = VALID_AT + TOKENS;
-  using Products = SplitProducts<HEAD, HEADS_PITCH>;
+  using Products = SplitProducts<HEAD, PARTS, HEADS_PITCH>;
 
   const ShortParams& p;
   u32 shared;
@@ -61,7 +61,7 @@ struct ShortSequences {
   }
 
   __device__ __forceinline__ void tokens(u32 first) const {
-    Tokens<NORM, DIM, DEPTH>::template load<TOKENS, THREADS, OPERAND_PITCH>(
+    Tokens<PARTS, NORM, DIM, DEPTH>::template load<TOKENS, THREADS, OPERAND_PITCH>(
         shared + OPERAND, p.x, p.eps, [&](int slot) { return cell(first, slot) * DIM; },
         [&](int slot, i64 place) { valid[slot] = place >= 0 && (!MASKED || p.mask[place / DIM]); });
   }
@@ -72,7 +72,7 @@ struct ShortSequences {
     const int lane = threadIdx.x % 32;
     const u32 a_from = a + lane % 16 * A_PITCH + lane / 16 * 16;
     const u32 w_from = w + (lane / 16 * 8 + lane % 8) * W_PITCH + lane / 8 % 2 * 16;
-    constexpr int W_PART = (W_PITCH - 16) / PARTS;
+    constexpr int W_PART = (W_PITCH - 16) / WEIGHT_PARTS;
 #pragma unroll 1
     for (int begin = 0; begin < K; begin += 32) {  // the tensor core truncates: longer sums are added up outside
       float fresh[PAIRS][2][4] = {};
@@ -83,9 +83,9 @@ struct ShortSequences {
         for (int part = 0; part < PARTS; ++part) load_matrices(x[part], a_from + part * A_PART + k * 2);
 #pragma unroll
         for (int n = 0; n < PAIRS; ++n) {
-          u32 y[PARTS][4];
+          u32 y[WEIGHT_PARTS][4];
 #pragma unroll
-          for (int part = 0; part < PARTS; ++part)
+          for (int part = 0; part < WEIGHT_PARTS; ++part)
             load_matrices(y[part], w_from + n * 16 * W_PITCH + part * W_PART + k * 2);
           multiply(fresh[n][0], fresh[n][1], x, y);
         }
@@ -191,7 +191,7 @@ struct ShortSequences {
         const u32 row = shared + OPERAND + (strip + half * 8 + g) * OPERAND_PITCH + head * HEAD * 2;
 #pragma unroll
         for (int n = 0; n < HEAD / 8; ++n) {
-          const Parts value(o[0][n][2 * half] * gain, o[0][n][2 * half + 1] * gain);
+          const Parts<PARTS> value(o[0][n][2 * half] * gain, o[0][n][2 * half + 1] * gain);
 #pragma unroll
           for (int part = 0; part < PARTS; ++part)
             store_shared(row + part * OUT_DEPTH * 2 + n * 16 + c * 4, value.part[part]);
@@ -242,8 +242,8 @@ struct ShortSequences {
   }
 
   __device__ __forceinline__ void run() const {
-    load_weight<QKV_ROWS, PARTS * DEPTH * 2, QKV_PITCH>(shared, p.qkv.rows);
-    load_weight<OUT_ROWS, PARTS * OUT_DEPTH * 2, OUT_PITCH>(shared + QKV_ROWS * QKV_PITCH, p.out.rows);
+    load_weight<QKV_ROWS, WEIGHT_PARTS * DEPTH * 2, QKV_PITCH>(shared, p.qkv.rows);
+    load_weight<OUT_ROWS, WEIGHT_PARTS * OUT_DEPTH * 2, OUT_PITCH>(shared + QKV_ROWS * QKV_PITCH, p.out.rows);
     copy_commit();
     wait_for_previous_grid();
     let_next_grid_start();
@@ -275,11 +275,11 @@ constexpr int blocks_of_multiprocessor() {
   return 2 * (Block::SHARED_BYTES + 1024) <= kMultiprocessorShared ? 2 : 1;
 }
 
-template <NormKind NORM, int DIM, int HEADS, int HEAD, int SLOT, int ROTATED, bool CAUSAL, bool MASKED, bool RESIDUAL>
+template <int PARTS, NormKind NORM, int DIM, int HEADS, int HEAD, int SLOT, int ROTATED, bool CAUSAL, bool MASKED, bool RESIDUAL>
 __global__ void __launch_bounds__(256, blocks_of_multiprocessor<
-    ShortSequences<NORM, DIM, HEADS, HEAD, SLOT, ROTATED, CAUSAL, MASKED, RESIDUAL>>()) short_sequences(const ShortParams p) {
+    ShortSequences<PARTS, NORM, DIM, HEADS, HEAD, SLOT, ROTATED, CAUSAL, MASKED, RESIDUAL>>()) short_sequences(const ShortParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
-  using Block = ShortSequences<NORM, DIM, HEADS, HEAD, SLOT, ROTATED, CAUSAL, MASKED, RESIDUAL>;
+  using Block = ShortSequences<PARTS, NORM, DIM, HEADS, HEAD, SLOT, ROTATED, CAUSAL, MASKED, RESIDUAL>;
   Block{p, shared_address(memory), memory + Block::VALID_AT}.run();
 }
 

@@ -13,33 +13,36 @@
 
 namespace warpweave::kernels::split {
 
-constexpr int STAGE_DEPTH = 32;                           // of k at a time
-constexpr int STAGE_PITCH = PARTS * STAGE_DEPTH * 2 + 16;  // bytes of a row of a stage: an odd multiple of 16
-constexpr int STAGE_PIECES = PARTS * STAGE_DEPTH / 8;      // of 16 bytes in such a row
-constexpr int STAGE_PART = STAGE_DEPTH * 2;                // bytes to the next part
+constexpr int STAGE_DEPTH = 32;             // of k at a time
+constexpr int STAGE_PART = STAGE_DEPTH * 2;  // bytes of a part of a row
+
+// Bytes of a row of a stage: an odd multiple of 16.
+constexpr __device__ int stage_pitch(int parts) { return parts * STAGE_PART + 16; }
+
+constexpr int WEIGHT_PITCH = stage_pitch(WEIGHT_PARTS);
 
 using Sums = float[2][4][4];  // 16 tokens, 8 rows of the weight, fragment (ptx/mma.cuh)
 
 // Rows of the weight from `column` on, 32 of k from `k` on; a thread keeps to one piece of 16 bytes of every such row.
 template <int COLUMNS, int THREADS>
 __device__ __forceinline__ void copy_weight(u32 stage, const Weight& weight, i64 depth, int column, int k) {
-  constexpr int ROWS = THREADS / STAGE_PIECES;
-  const int row = threadIdx.x / STAGE_PIECES, piece = threadIdx.x % STAGE_PIECES;
+  constexpr int PIECES = WEIGHT_PARTS * STAGE_PART / 16, ROWS = THREADS / PIECES;
+  const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
   const f16* const from = static_cast<const f16*>(weight.rows) +
-                          (static_cast<i64>(column + row) * PARTS + piece / (STAGE_DEPTH / 8)) * depth + k +
+                          (static_cast<i64>(column + row) * WEIGHT_PARTS + piece / (STAGE_DEPTH / 8)) * depth + k +
                           piece % (STAGE_DEPTH / 8) * 8;
 #pragma unroll
   for (int r = 0; r < COLUMNS; r += ROWS)
-    copy_async<16>(stage + (row + r) * STAGE_PITCH + piece * 16, from + r * PARTS * depth);
+    copy_async<16>(stage + (row + r) * WEIGHT_PITCH + piece * 16, from + r * WEIGHT_PARTS * depth);
 }
 
 // sums += 32 rows of `a` times 32 rows of the stage of the weight at `w`, over 32 of k. The tensor core truncates as it
 // accumulates, so its sums begin at zero and are added up outside.
-template <int A_PITCH, int A_PART>
+template <int PARTS, int A_PITCH, int A_PART>
 __device__ __forceinline__ void multiply_stage(Sums& sums, u32 a, u32 w) {
   const int lane = threadIdx.x % 32;
   const u32 a_from = a + lane % 16 * A_PITCH + lane / 16 * 16;
-  const u32 w_from = w + (lane / 16 * 8 + lane % 8) * STAGE_PITCH + lane / 8 % 2 * 16;
+  const u32 w_from = w + (lane / 16 * 8 + lane % 8) * WEIGHT_PITCH + lane / 8 % 2 * 16;
   Sums fresh = {};
 #pragma unroll
   for (int k = 0; k < STAGE_DEPTH / 16; ++k) {
@@ -52,10 +55,10 @@ __device__ __forceinline__ void multiply_stage(Sums& sums, u32 a, u32 w) {
     }
 #pragma unroll
     for (int n = 0; n < 4; n += 2) {
-      u32 y[PARTS][4];
+      u32 y[WEIGHT_PARTS][4];
 #pragma unroll
-      for (int part = 0; part < PARTS; ++part)
-        load_matrices(y[part], w_from + n * 8 * STAGE_PITCH + part * STAGE_PART + k * 32);
+      for (int part = 0; part < WEIGHT_PARTS; ++part)
+        load_matrices(y[part], w_from + n * 8 * WEIGHT_PITCH + part * STAGE_PART + k * 32);
 #pragma unroll
       for (int m = 0; m < 2; ++m) multiply(fresh[m][n], fresh[m][n + 1], x[m], y);
     }
@@ -99,7 +102,7 @@ __device__ __forceinline__ int lane_column(int column) { return column + static_
 
 // To q, k and v [token, column / HEAD, PARTS, HEAD] as attention reads them; before that RoPE turns the first channels of
 // the heads of q and k.
-template <int HEAD>
+template <int PARTS, int HEAD>
 __device__ __forceinline__ void store_heads(const Sums& sums, const HeadsParams& p, i64 token, int warp_column) {
   const int column = lane_column(warp_column), channel = column % HEAD;
   if (column >= p.n) return;
@@ -117,7 +120,7 @@ __device__ __forceinline__ void store_heads(const Sums& sums, const HeadsParams&
         v[i] = first;
       }
     }
-    const Parts a(v[0], v[1]), b(v[2], v[3]), c(v[4], v[5]), d(v[6], v[7]);
+    const Parts<PARTS> a(v[0], v[1]), b(v[2], v[3]), c(v[4], v[5]), d(v[6], v[7]);
     f16* const to = static_cast<f16*>(p.y) + (token + row) * PARTS * p.n + column / HEAD * (PARTS * HEAD) + channel;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)

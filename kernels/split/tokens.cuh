@@ -18,7 +18,7 @@ constexpr float token_scale() {
 }
 
 // A row is [PARTS, DEPTH] fp16; channels from DIM up to the next multiple of 16 are set to zero.
-template <NormKind NORM, int DIM, int DEPTH>
+template <int PARTS, NormKind NORM, int DIM, int DEPTH>
 struct Tokens {
   static constexpr float SCALE = token_scale<DIM>();
   static constexpr int VECTORS = DIM / 4;
@@ -94,7 +94,7 @@ struct Tokens {
     for (int i = 0; i < PER; ++i) {
       const int d = (i * LANES + lane) * 4;
       if (d >= (DIM + 15) / 16 * 16) continue;
-      const Parts a(v[i][0], v[i][1]), b(v[i][2], v[i][3]);
+      const Parts<PARTS> a(v[i][0], v[i][1]), b(v[i][2], v[i][3]);
 #pragma unroll
       for (int part = 0; part < PARTS; ++part)
         store_shared(row + part * DEPTH * 2 + d * 2, a.part[part], b.part[part]);

@@ -50,7 +50,8 @@ weights::LayerWeights weights_of(const AxialAttention& a, double size = 1) {
 
 // Of the row that makes column `row` of the result.
 double part(const Operand& o, std::int64_t k_padded, std::int64_t row, int which, std::int64_t k) {
-  return f16_to_float(o.rows[static_cast<std::size_t>((packed_row(row) * kParts + which) * k_padded + k)]);
+  return f16_to_float(
+      o.rows[static_cast<std::size_t>((packed_row(row) * kWeightParts + which) * k_padded + k)]);
 }
 double whole(const Operand& o, std::int64_t k_padded, std::int64_t row, std::int64_t k) {
   return part(o, k_padded, row, 0, k) + part(o, k_padded, row, 1, k);
@@ -104,7 +105,7 @@ TEST(Split, PaddingIsZero) {
   const Packed packed = pack(a, weights_of(a));
   const std::int64_t rows = static_cast<std::int64_t>(packed.qkv.factor.size());
   EXPECT_EQ(rows % kColumns, 0);
-  EXPECT_EQ(packed.qkv.rows.size(), static_cast<std::size_t>(rows * kParts * 32));
+  EXPECT_EQ(packed.qkv.rows.size(), static_cast<std::size_t>(rows * kWeightParts * 32));
   for (std::int64_t row = 0; row < rows; ++row) {
     const bool present = row < 3 * 2 * 16 && row % 16 < 5;
     for (std::int64_t k = present ? a.dim : 0; k < 32; ++k)

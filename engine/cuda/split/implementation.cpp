@@ -25,13 +25,18 @@ constexpr char kScope[] = "warpweave::kernels::split::";
 
 constexpr int kThreads = 256;  // of all products
 
-// A stage of a product in shared memory: rows of 32 of k.
-constexpr std::size_t kStageRow = kParts * kDepth * 2 + 16;
+int parts_of(Precision precision) { return precision == Precision::fp32 ? 2 : 1; }
+
+// Bytes of a row of a stage of a product: 32 of k.
+constexpr std::int64_t stage_pitch(int parts) { return parts * kDepth * 2 + 16; }
 
 // Blocks of kernels/split/linear.cuh.
 struct LinearPlan {
   static constexpr std::int64_t kTokens = 128, kColumns = 64;
-  static constexpr std::size_t kShared = 3 * (kTokens + kColumns) * kStageRow;
+  static std::size_t shared(int parts) {
+    return static_cast<std::size_t>(3 *
+                                    (kTokens * stage_pitch(parts) + kColumns * stage_pitch(kWeightParts)));
+  }
   static std::int64_t blocks(std::int64_t tokens, std::int64_t n) {
     return (tokens + kTokens - 1) / kTokens * ((n + kColumns - 1) / kColumns);
   }
@@ -41,26 +46,29 @@ struct LinearPlan {
 struct ProjectPlan {
   std::int64_t tokens;
   std::size_t shared;
-  explicit ProjectPlan(std::int64_t dim) : tokens(dim > 128 ? 64 : 128) {
+  ProjectPlan(std::int64_t dim, int parts) : tokens(dim > 128 ? 64 : 128) {
     const std::int64_t depth = (dim + kDepth - 1) / kDepth * kDepth;
-    const std::size_t stages = dim > 128 ? 2 : 3, columns = dim > 128 ? 128 : 64;
-    shared = static_cast<std::size_t>(tokens * (kParts * depth * 2 + 16)) + stages * columns * kStageRow;
+    const std::int64_t stages = dim > 128 ? 2 : 3, columns = dim > 128 ? 128 : 64;
+    shared = static_cast<std::size_t>(tokens * (parts * depth * 2 + 16) +
+                                      stages * columns * stage_pitch(kWeightParts));
   }
-  static bool fits(std::int64_t dim, std::int64_t shared_memory) {
-    return dim <= 256 && static_cast<std::int64_t>(ProjectPlan(dim).shared) <= shared_memory;
+  static bool fits(std::int64_t dim, int parts, std::int64_t shared_memory) {
+    return dim <= 256 && static_cast<std::int64_t>(ProjectPlan(dim, parts).shared) <= shared_memory;
   }
 };
 
-KernelSpec project_spec(const AxialAttention& layer) {
-  return {"split/project.cuh", kScope + ("project<" + device_norm(layer.norm.kind)) + ", " +
-                                   std::to_string(layer.dim) + ", " +
+KernelSpec project_spec(const AxialAttention& layer, int parts) {
+  return {"split/project.cuh", kScope + ("project<" + std::to_string(parts)) + ", " +
+                                   device_norm(layer.norm.kind) + ", " + std::to_string(layer.dim) + ", " +
                                    std::to_string(head_pitch(layer.head_dim)) + ">"};
 }
-KernelSpec to_heads_spec(std::int64_t head) {
-  return {"split/linear.cuh", kScope + ("to_heads<" + std::to_string(head)) + ">"};
+KernelSpec to_heads_spec(std::int64_t head, int parts) {
+  return {"split/linear.cuh",
+          kScope + ("to_heads<" + std::to_string(parts)) + ", " + std::to_string(head) + ">"};
 }
-KernelSpec to_grid_spec(bool residual) {
-  return {"split/linear.cuh", kScope + std::string(residual ? "to_grid<true>" : "to_grid<false>")};
+KernelSpec to_grid_spec(bool residual, int parts) {
+  return {"split/linear.cuh",
+          kScope + ("to_grid<" + std::to_string(parts)) + (residual ? ", true>" : ", false>")};
 }
 
 AttentionTiles attention_tiles(std::int64_t head, std::int64_t length) {
@@ -70,19 +78,19 @@ AttentionTiles attention_tiles(std::int64_t head, std::int64_t length) {
   return {4, 2, 32};
 }
 
-KernelSpec attention_spec(const AttentionTiles& t, std::int64_t head, bool causal) {
+KernelSpec attention_spec(const AttentionTiles& t, std::int64_t head, bool causal, int parts) {
   return {"split/products.cuh", std::string("warpweave::kernels::composed::attention<") + kScope +
-                                    "SplitProducts<" + std::to_string(head) + ">, " +
-                                    std::to_string(t.warps) + ", " + std::to_string(t.tiles) + ", " +
+                                    "SplitProducts<" + std::to_string(head) + ", " + std::to_string(parts) +
+                                    ">, " + std::to_string(t.warps) + ", " + std::to_string(t.tiles) + ", " +
                                     std::to_string(t.keys) + ", " + (t.ahead ? "true, " : "false, ") +
                                     (causal ? "true" : "false") + ">"};
 }
 
-KernelSpec norm_spec(const AxialAttention& layer) {
+KernelSpec norm_spec(const AxialAttention& layer, int parts) {
   return {"split/norm.cuh", std::string("warpweave::kernels::composed::norm<float, ") + kScope + "Operand<" +
-                                std::to_string(token_shift(layer.dim)) + ">, " +
-                                device_norm(layer.norm.kind) + ", " + std::to_string(layer.dim) + ", " +
-                                std::to_string(token_pitch(layer.dim)) + ">"};
+                                std::to_string(parts) + ", " + std::to_string(token_shift(layer.dim)) +
+                                ">, " + device_norm(layer.norm.kind) + ", " + std::to_string(layer.dim) +
+                                ", " + std::to_string(token_pitch(layer.dim)) + ">"};
 }
 
 std::int64_t norm_tokens(std::int64_t dim) {  // of a block, as in kernels/composed/norm.cuh
@@ -93,8 +101,8 @@ std::int64_t norm_tokens(std::int64_t dim) {  // of a block, as in kernels/compo
 
 class SplitStep final : public Step {
  public:
-  SplitStep(const AxialAttention& layer, const Packed& packed, const GpuDevice& device)
-      : layer_(layer), device_(device), weights_(packed) {}
+  SplitStep(const AxialAttention& layer, const Packed& packed, int parts, const GpuDevice& device)
+      : layer_(layer), parts_(parts), device_(device), weights_(packed) {}
 
   bool in_place() const noexcept override { return true; }
   std::unique_ptr<const BoundStep> bind(const StepShape& shape) const override;
@@ -102,6 +110,7 @@ class SplitStep final : public Step {
  private:
   class Bound;
   AxialAttention layer_;
+  int parts_;
   const GpuDevice& device_;
   UploadedLayer weights_;
 };
@@ -115,28 +124,28 @@ class SplitStep::Bound final : public BoundStep {
         head_(head_pitch(layer_.head_dim)),
         inner_(layer_.heads * head_),
         token_(token_pitch(layer_.dim)),
-        narrow_(std::max(token_, inner_) * 2 * kParts),
-        wide_(3 * inner_ * 2 * kParts),
+        narrow_(std::max(token_, inner_) * 2 * step.parts_),
+        wide_(3 * inner_ * 2 * step.parts_),
         slices_(shape.batch, shape.input.rows, shape.input.columns,
                 layer_.axis == Axis::row ? Cut::rows : Cut::columns, narrow_ + wide_, 2,
                 shape.workspace_limit),
         attention_tiles_(attention_tiles(head_, length_)),
-        project_plan_(layer_.dim),
-        one_(ProjectPlan::fits(layer_.dim, conditions(step).shared_memory_per_block)),
+        project_plan_(layer_.dim, step.parts_),
+        one_(ProjectPlan::fits(layer_.dim, step.parts_, conditions(step).shared_memory_per_block)),
         overlap_(conditions(step).compute_capability >= 90) {
     KernelStore& kernels = step.device_.kernels();
     if (one_) {
-      project_ = kernels.get(project_spec(layer_));
+      project_ = kernels.get(project_spec(layer_, step.parts_));
       project_.allow(project_plan_.shared);
     } else {
-      norm_ = kernels.get(norm_spec(layer_));
+      norm_ = kernels.get(norm_spec(layer_, step.parts_));
       norm_blocks_ = step.device_.multiprocessors() * norm_.resident_blocks(128, 0);
-      to_heads_ = kernels.get(to_heads_spec(head_));
-      to_heads_.allow(LinearPlan::kShared);
+      to_heads_ = kernels.get(to_heads_spec(head_, step.parts_));
+      to_heads_.allow(LinearPlan::shared(step.parts_));
     }
-    to_grid_ = kernels.get(to_grid_spec(layer_.residual));
-    to_grid_.allow(LinearPlan::kShared);
-    attention_ = kernels.get(attention_spec(attention_tiles_, head_, layer_.causal));
+    to_grid_ = kernels.get(to_grid_spec(layer_.residual, step.parts_));
+    to_grid_.allow(LinearPlan::shared(step.parts_));
+    attention_ = kernels.get(attention_spec(attention_tiles_, head_, layer_.causal, step.parts_));
     attention_.allow(attention_shared());
     rotations_ = upload_rotations(layer_, length_);
   }
@@ -209,13 +218,13 @@ class SplitStep::Bound final : public BoundStep {
   }
 
   std::size_t attention_shared() const {
-    return attention_tiles_.shared_bytes({layer_.heads, head_ * kParts, length_, layer_.causal}, 2);
+    return attention_tiles_.shared_bytes({layer_.heads, head_ * step_.parts_, length_, layer_.causal}, 2);
   }
 
   Launch product(std::int64_t tokens, std::int64_t n) const {
     return {.blocks = LinearPlan::blocks(tokens, n),
             .threads = kThreads,
-            .shared_bytes = LinearPlan::kShared,
+            .shared_bytes = LinearPlan::shared(step_.parts_),
             .overlap_previous = overlap_};
   }
 
@@ -244,8 +253,8 @@ class SplitStep::Bound final : public BoundStep {
 
 std::unique_ptr<const BoundStep> SplitStep::bind(const StepShape& shape) const {
   const std::int64_t shared = device_.conditions(Precision::fp32).shared_memory_per_block;
-  if (takes_short(layer_, layer_.length(shape.input), shared))
-    return bind_short(layer_, weights_, shape, device_);
+  if (takes_short(layer_, layer_.length(shape.input), parts_, shared))
+    return bind_short(layer_, weights_, parts_, shape, device_);
   return std::make_unique<Bound>(*this, shape);
 }
 
@@ -258,8 +267,11 @@ class Split final : public CudaImplementation {
     const auto* layer = dynamic_cast<const AxialAttention*>(rest[0].layer);
     if (!layer)
       return plan::Claim::decline("it runs axial_attention, not " + std::string(rest[0].layer->type()));
-    if (conditions.precision != Precision::fp32)
-      return plan::Claim::decline("it computes in fp32, not " + std::string(to_string(conditions.precision)));
+    if (conditions.precision != Precision::fp32 && conditions.precision != Precision::tf32)
+      return plan::Claim::decline("it computes in fp32 and tf32, not " +
+                                  std::string(to_string(conditions.precision)));
+    if (conditions.precision == Precision::tf32 && rest[0].input.cells() < 8)
+      return plan::Claim::decline("tf32 gains nothing on fewer than 8 cells; plain float32 is exact");
     if (layer->norm.kind == graph::NormKind::none)
       return plan::Claim::decline("without a norm its operands have no bound");
     if (layer->dim % 4 != 0 || layer->dim > kMostChannels)
@@ -268,7 +280,8 @@ class Split final : public CudaImplementation {
     if (layer->head_dim > kMostHeadDim)
       return plan::Claim::decline("head_dim " + std::to_string(layer->head_dim) + " is larger than " +
                                   std::to_string(kMostHeadDim));
-    if (takes_short(*layer, layer->length(rest[0].input), conditions.shared_memory_per_block))
+    if (takes_short(*layer, layer->length(rest[0].input), parts_of(conditions.precision),
+                    conditions.shared_memory_per_block))
       return plan::Claim::accept(5e-6 + layer->flops(rest[0].input) / 7e13);
     // Four launches, the products, and passes over the grid and q, k, v.
     const double bytes = static_cast<double>(rest[0].input.cells() * layer->dim) * 4 * 9;
@@ -279,25 +292,26 @@ class Split final : public CudaImplementation {
                                   const plan::Conditions& conditions) const override {
     const auto& layer = static_cast<const AxialAttention&>(*layers[0].layer);
     const std::int64_t length = layer.length(layers[0].input);
-    if (takes_short(layer, length, conditions.shared_memory_per_block))
-      return {short_kernel(layer, length, false), short_kernel(layer, length, true)};
+    const int parts = parts_of(conditions.precision);
+    if (takes_short(layer, length, parts, conditions.shared_memory_per_block))
+      return {short_kernel(layer, length, parts, false), short_kernel(layer, length, parts, true)};
     const std::int64_t head = head_pitch(layer.head_dim);
-    std::vector<KernelSpec> list = {attention_spec(attention_tiles(head, length), head, layer.causal),
-                                    to_grid_spec(layer.residual)};
-    if (ProjectPlan::fits(layer.dim, conditions.shared_memory_per_block)) {
-      list.push_back(project_spec(layer));
+    std::vector<KernelSpec> list = {attention_spec(attention_tiles(head, length), head, layer.causal, parts),
+                                    to_grid_spec(layer.residual, parts)};
+    if (ProjectPlan::fits(layer.dim, parts, conditions.shared_memory_per_block)) {
+      list.push_back(project_spec(layer, parts));
     } else {
-      list.push_back(norm_spec(layer));
-      list.push_back(to_heads_spec(head));
+      list.push_back(norm_spec(layer, parts));
+      list.push_back(to_heads_spec(head, parts));
     }
     return list;
   }
 
   std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,
-                                    std::span<const weights::LayerWeights> weights, Precision,
+                                    std::span<const weights::LayerWeights> weights, Precision precision,
                                     const GpuDevice& device) const override {
     const auto& layer = static_cast<const AxialAttention&>(*layers[0]);
-    return std::make_unique<SplitStep>(layer, pack(layer, weights[0]), device);
+    return std::make_unique<SplitStep>(layer, pack(layer, weights[0]), parts_of(precision), device);
   }
 };
 

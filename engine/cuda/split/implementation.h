@@ -1,4 +1,4 @@
-// `split`: axial_attention in fp32 on tensor cores, each operand as a sum of two fp16 numbers
+// `split`: axial_attention in fp32 and tf32 on tensor cores, operands as sums of fp16 numbers
 // (kernels/split/parts.cuh, docs/gpu.md).
 #pragma once
 

@@ -39,14 +39,14 @@ struct Matrix {
 Operand operand(const Matrix& m, int shift_of_a, const std::vector<int>& shift_of_result) {
   const std::int64_t n = rounded_up(m.n, kColumns), k = rounded_up(m.k, kDepth);
   Operand o;
-  o.rows.assign(static_cast<std::size_t>(n * kParts * k), 0);
+  o.rows.assign(static_cast<std::size_t>(n * kWeightParts * k), 0);
   o.factor.assign(static_cast<std::size_t>(n), 0.0f);
   o.bias.assign(static_cast<std::size_t>(n), 0.0f);
   for (std::int64_t r = 0; r < m.n; ++r) {
     double most = 0;
     for (std::int64_t i = 0; i < m.k; ++i) most = std::max(most, std::fabs(m.row(r)[i]));
     const int shift = shift_for(most);
-    std::uint16_t* const to = o.rows.data() + packed_row(r) * kParts * k;
+    std::uint16_t* const to = o.rows.data() + packed_row(r) * kWeightParts * k;
     for (std::int64_t i = 0; i < m.k; ++i) {
       const double value = std::ldexp(m.row(r)[i], shift);
       to[i] = float_to_f16(double_to_float_odd(value));

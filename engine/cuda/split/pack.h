@@ -17,7 +17,7 @@ namespace warpweave::cuda::split {
 // r = factor * sum(a w) + bias, with a and w as the kernel has them. Row packed_row(n) makes column n of the
 // result; factor and bias are in the order of columns.
 struct Operand {
-  std::vector<std::uint16_t> rows;  // [n rounded up to kColumns, kParts, k rounded up to kDepth], fp16
+  std::vector<std::uint16_t> rows;  // [n rounded up to kColumns, kWeightParts, k rounded up to kDepth], fp16
   std::vector<float> factor, bias;  // [n rounded up to kColumns]
 };
 
@@ -26,7 +26,7 @@ struct Packed {
   float score_scale;  // of q k as they are stored; positive
 };
 
-inline constexpr int kParts = 2;
+inline constexpr int kWeightParts = 2;
 inline constexpr int kColumns = 64, kDepth = 32;  // multiples that the product kernel takes
 
 // Permutes within 32, so that a lane of a product holds neighbouring columns (kernels/split/tile.cuh).

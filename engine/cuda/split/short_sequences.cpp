@@ -20,22 +20,23 @@ std::int64_t rounded_up(std::int64_t n, std::int64_t unit) { return (n + unit - 
 struct Plan {
   std::int64_t slot, sequences, shared_bytes;
 
-  Plan(const AxialAttention& layer, std::int64_t length) {
+  Plan(const AxialAttention& layer, std::int64_t length, int parts) {
     slot = rounded_up(length, 16);
     sequences = slot < 32 ? 32 / slot : 1;
     const std::int64_t tokens = sequences * slot, inner = layer.heads * head_pitch(layer.head_dim);
-    const auto row = [](std::int64_t channels) { return kParts * channels * 2 + 16; };
+    const auto weight_row = [](std::int64_t channels) { return kWeightParts * channels * 2 + 16; };
+    const auto row = [&](std::int64_t channels) { return parts * channels * 2 + 16; };
     const std::int64_t depth = rounded_up(layer.dim, kDepth), out_depth = rounded_up(inner, kDepth);
-    shared_bytes = 3 * inner * row(depth) + rounded_up(layer.dim, 16) * row(out_depth) +
+    shared_bytes = 3 * inner * weight_row(depth) + rounded_up(layer.dim, 16) * weight_row(out_depth) +
                    tokens * (row(std::max(depth, out_depth)) + row(3 * inner) + 1);
   }
 };
 
 class ShortBound final : public BoundStep {
  public:
-  ShortBound(const AxialAttention& layer, const UploadedLayer& weights, const StepShape& shape,
+  ShortBound(const AxialAttention& layer, const UploadedLayer& weights, int parts, const StepShape& shape,
              const GpuDevice& device)
-      : layer_(layer), plan_(layer, layer.length(shape.input)), batch_(shape.batch) {
+      : layer_(layer), plan_(layer, layer.length(shape.input), parts), batch_(shape.batch) {
     const std::int64_t length = layer.length(shape.input), columns = shape.input.columns;
     per_sample_ = layer.sequences(shape.input);
     sample_cells_ = shape.input.cells();
@@ -50,7 +51,7 @@ class ShortBound final : public BoundStep {
     params_.eps = static_cast<float>(layer.norm.eps);
     params_.score_scale = weights.score_scale;
     for (const bool mask : {false, true}) {
-      kernel_[mask] = device.kernels().get(short_kernel(layer, length, mask));
+      kernel_[mask] = device.kernels().get(short_kernel(layer, length, parts, mask));
       kernel_[mask].allow(static_cast<std::size_t>(plan_.shared_bytes));
       most_blocks_[mask] =
           device.multiprocessors() *
@@ -93,23 +94,24 @@ class ShortBound final : public BoundStep {
 
 }  // namespace
 
-bool takes_short(const AxialAttention& layer, std::int64_t length, std::int64_t shared_memory) {
-  return length <= kLongest && layer.dim <= 128 && Plan(layer, length).shared_bytes <= shared_memory;
+bool takes_short(const AxialAttention& layer, std::int64_t length, int parts, std::int64_t shared_memory) {
+  return length <= kLongest && layer.dim <= 128 && Plan(layer, length, parts).shared_bytes <= shared_memory;
 }
 
-KernelSpec short_kernel(const AxialAttention& layer, std::int64_t length, bool mask) {
+KernelSpec short_kernel(const AxialAttention& layer, std::int64_t length, int parts, bool mask) {
   const auto flag = [](bool value) { return value ? ", true" : ", false"; };
-  return {"split/short_sequences.cuh",
-          "warpweave::kernels::split::short_sequences<" + device_norm(layer.norm.kind) + ", " +
-              std::to_string(layer.dim) + ", " + std::to_string(layer.heads) + ", " +
-              std::to_string(head_pitch(layer.head_dim)) + ", " + std::to_string(Plan(layer, length).slot) +
-              ", " + std::to_string(layer.rope ? layer.rope->dims : 0) + flag(layer.causal) + flag(mask) +
-              flag(layer.residual) + ">"};
+  return {"split/short_sequences.cuh", "warpweave::kernels::split::short_sequences<" + std::to_string(parts) +
+                                           ", " + device_norm(layer.norm.kind) + ", " +
+                                           std::to_string(layer.dim) + ", " + std::to_string(layer.heads) +
+                                           ", " + std::to_string(head_pitch(layer.head_dim)) + ", " +
+                                           std::to_string(Plan(layer, length, parts).slot) + ", " +
+                                           std::to_string(layer.rope ? layer.rope->dims : 0) +
+                                           flag(layer.causal) + flag(mask) + flag(layer.residual) + ">"};
 }
 
 std::unique_ptr<const BoundStep> bind_short(const AxialAttention& layer, const UploadedLayer& weights,
-                                            const StepShape& shape, const GpuDevice& device) {
-  return std::make_unique<ShortBound>(layer, weights, shape, device);
+                                            int parts, const StepShape& shape, const GpuDevice& device) {
+  return std::make_unique<ShortBound>(layer, weights, parts, shape, device);
 }
 
 }  // namespace warpweave::cuda::split

@@ -11,12 +11,13 @@
 namespace warpweave::cuda::split {
 
 // Whether a GPU whose blocks get `shared_memory` bytes can run the layer on sequences of this length.
-bool takes_short(const graph::AxialAttention& layer, std::int64_t length, std::int64_t shared_memory);
+bool takes_short(const graph::AxialAttention& layer, std::int64_t length, int parts,
+                 std::int64_t shared_memory);
 
-KernelSpec short_kernel(const graph::AxialAttention& layer, std::int64_t length, bool mask);
+KernelSpec short_kernel(const graph::AxialAttention& layer, std::int64_t length, int parts, bool mask);
 
 // `layer` and `weights` outlive the result.
 std::unique_ptr<const BoundStep> bind_short(const graph::AxialAttention& layer, const UploadedLayer& weights,
-                                            const StepShape& shape, const GpuDevice& device);
+                                            int parts, const StepShape& shape, const GpuDevice& device);
 
 }  // namespace warpweave::cuda::split
