@@ -184,7 +184,7 @@ double error_limit(Precision precision, std::size_t layers) {
     case Precision::fp32:
       break;
   }
-  return 1e-6 * blocks;
+  return 1.5e-6 * blocks;
 }
 
 bool all_finite(const Tensor& y) {

@@ -43,10 +43,10 @@ class ExactResults {
   std::vector<Probe> probes_;
 };
 
-// The largest error that passes, for a model of `layers` layers: one block of two layers may err half as much
-// again as the contract's numbers for N(0, 1) input in the 16-bit types and four times as much in tf32, since
-// the contract also allows 1.1 times PyTorch's error, which is larger on some shapes; fp32 gets the
-// contract's number. As much again for each further block. A wrong result is far beyond.
+// The largest error that passes, for a model of `layers` layers: for one block of two layers half as much
+// again as the contract's numbers, in tf32 four times as much, since these inputs are not the contract's and
+// it also allows 1.1 times PyTorch's error where that is larger. As much again for each further block. A
+// wrong result is far beyond.
 double error_limit(Precision precision, std::size_t layers);
 
 // Whether every element of a grid is a finite number.
