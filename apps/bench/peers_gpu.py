@@ -7,12 +7,12 @@
 
 Needs PyTorch with CUDA, numpy, safetensors and, for the picture, matplotlib. `warpweave bench --suite gpu --check-auto`
 runs first, then the peers under the same protocol (docs/performance.md): blocks chained in one replayed CUDA graph,
-median of 9 replays. Peers are naive attention (matmul, softmax, matmul), scaled_dot_product_attention as PyTorch
+median of 7 to 9 replays. Peers are naive attention (matmul, softmax, matmul), scaled_dot_product_attention as PyTorch
 chooses it, and the same forced to cuDNN; each eager and compiled. Before anything is timed, outputs of ours and of
 every peer are compared for each dim and head count on the shape's grid cut to 64 x 64.
 
 Compiling is most of the time: processes of their own fill torch.compile's disk cache in parallel first. max-autotune is
-left out by default: it costs far more still.
+left out by default: it costs far more still. `--modes compile` with `--peers SDPA,cuDNN` is the short form.
 """
 import argparse
 import contextlib
@@ -139,15 +139,17 @@ def time_peer(shape, precision, peer, mode):
             for _ in range(chain):
                 y = block(y)
         y.fill_(float("nan"))
-        times = []
-        for i in range(11):
+
+        def replay():
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
             graph.replay()
             end.record()
             torch.cuda.synchronize()
-            if i >= 2:
-                times.append(begin.elapsed_time(end) * 1e3 / chain)
+            return begin.elapsed_time(end) * 1e3 / chain
+
+        slow = replay() * chain > 50e3  # microseconds; the first replay only warms up
+        times = [replay() for _ in range(7 if slow else 10)][0 if slow else 1:]
         if not bool(torch.isfinite(y).all()):
             raise RuntimeError("the output holds numbers that are not finite")
     times.sort()
@@ -186,8 +188,13 @@ def compare(a, shapes, precisions, peers, folder):
                         base + ".npy", "--output", f"{base}_{precision}.npy", "--device", "cuda", "--precision",
                         precision, "--plan", a.plan, "--quiet"], check=True)
 
+    def kernels(precision):  # compiled before anything is timed
+        subprocess.run([a.warpweave, "bench", "--suite", "gpu", "--once", "--precision", precision, "--plan", a.plan]
+                       + (["--only", a.only] if a.only else []), check=True)
+
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ours, jobs))
+        for done in [pool.submit(kernels, p) for p in precisions] + [pool.submit(ours, j) for j in jobs]:
+            done.result()
     worst = {}
     with torch.inference_mode():
         for base, shape, precision in jobs:
