@@ -126,6 +126,10 @@ std::vector<Measurement> measure(const Case& what, const EngineOptions& options,
     double warm = 0;
     do warm += c.timer->run() * m.chain;
     while (gpu && warm < kGpuWarmUp);
+    if (warm > protocol.most_seconds) {  // too slow to be run again
+      m.times.push_back(warm / m.chain);
+      c.spent = warm;
+    }
     contestants.push_back(std::move(c));
   }
 
