@@ -45,7 +45,8 @@ struct Block {
   const Params& p;
   u32 shared;
   int length, first_query, head;
-  i64 sequence;
+  int inner, outer;  // of the sequence
+  int group;         // of this thread; the last one loads
 
   // Tiles of keys that queries from `first` to `last` attend to.
   __device__ __forceinline__ int tiles_for(int last) const {
@@ -77,8 +78,6 @@ struct Block {
   template <int ROWS>
   __device__ __forceinline__ void load(u32 to, u32 full, int part, int first) const {
     const int channel = (part * static_cast<int>(p.attention.heads) + head) * HEAD;
-    const int inner = static_cast<int>(sequence % p.attention.tokens.inner);
-    const int outer = static_cast<int>(sequence / p.attention.tokens.inner);
 #pragma unroll
     for (int panel = 0; panel < plan.panels(); ++panel) {
 #pragma unroll
@@ -110,10 +109,9 @@ struct Block {
 
   // ---- the groups that compute
 
-  __device__ __forceinline__ int group() const { return threadIdx.x / 128; }
-  __device__ __forceinline__ int group_query() const { return first_query + group() * 64; }
+  __device__ __forceinline__ int group_query() const { return first_query + group * 64; }
   __device__ __forceinline__ u32 warp_rows() const {
-    return shared + group() * plan.tile_bytes(64) + threadIdx.x / 32 % 4 * 16 * ROW;
+    return shared + group * plan.tile_bytes(64) + threadIdx.x / 32 % 4 * 16 * ROW;
   }
   __device__ __forceinline__ void release(Kind kind, u32 stage) const {
     __syncwarp();
@@ -137,7 +135,7 @@ struct Block {
 
   __device__ __forceinline__ void multiply_keys(Scores& s, const Query& q, u32 stage) const {
     const u64 k = swizzled_rows<ROW>(keys(stage));
-    const u64 own = swizzled_rows<ROW>(shared + group() * plan.tile_bytes(64));
+    const u64 own = swizzled_rows<ROW>(shared + group * plan.tile_bytes(64));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < STEPS; ++i) {
@@ -333,7 +331,7 @@ struct Block {
   // Through the warp's own rows of shared memory, so that lanes write 16 bytes.
   __device__ __forceinline__ void store(const Output& o, const Rows& total) const {
     const int lane = threadIdx.x % 32;
-    if constexpr (!HELD) named_barrier(2 + group(), 128);  // the group's products read the rows until here
+    if constexpr (!HELD) named_barrier(2 + group, 128);  // the group's products read the rows until here
     const float gain[2] = {total[0] == 0.0f ? 0.0f : 1.0f / total[0], total[1] == 0.0f ? 0.0f : 1.0f / total[1]};
 #pragma unroll
     for (int n = 0; n < HEAD / 8; ++n) {
@@ -346,7 +344,8 @@ struct Block {
     __syncwarp();
     constexpr int PIECES = HEAD / 8;
     const i64 width = p.attention.heads * HEAD;
-    T* out = static_cast<T*>(p.attention.o) + sequence_start(p.attention.tokens, sequence) * width + head * HEAD;
+    T* out = static_cast<T*>(p.attention.o) + (outer * p.attention.tokens.outer_stride + inner * p.attention.tokens.inner_stride) * width +
+             head * HEAD;
     const int first = group_query() + threadIdx.x / 32 % 4 * 16;
     for (int i = lane; i < 16 * PIECES; i += 32) {
       const int row = i / PIECES, column = i % PIECES;
@@ -418,17 +417,24 @@ __global__ void __launch_bounds__((GROUPS + 1) * 128, BLOCKS) attention(const __
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   using Work = Block<T, HEAD, GROUPS, KEYS, STAGES, BLOCKS, CAUSAL>;
-  const i64 tiles = (p.attention.length + Work::plan.queries() - 1) / Work::plan.queries();
-  const i64 place = blockIdx.x % tiles, rest = blockIdx.x / tiles;
-  const i64 tile = CAUSAL ? tiles - 1 - place : place;  // those with most keys first
+  // A launch has fewer than 2^31 blocks and tokens.
+  const auto length = static_cast<u32>(p.attention.length), heads = static_cast<u32>(p.attention.heads);
+  const u32 tiles = (length + Work::plan.queries() - 1) / Work::plan.queries();
+  const u32 place = blockIdx.x % tiles, rest = blockIdx.x / tiles, sequence = rest / heads;
+  const u32 tile = CAUSAL ? tiles - 1 - place : place;  // those with most keys first
+  const auto inner = static_cast<u32>(p.attention.tokens.inner);
+  // The same in all lanes, and known to be.
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
   const Work work{p,
                   shared_address(memory),
-                  static_cast<int>(p.attention.length),
-                  static_cast<int>(tile) * Work::plan.queries(),
-                  static_cast<int>(rest % p.attention.heads),
-                  rest / p.attention.heads};
+                  static_cast<int>(length),
+                  static_cast<int>(tile * Work::plan.queries()),
+                  static_cast<int>(rest % heads),
+                  static_cast<int>(sequence % inner),
+                  static_cast<int>(sequence / inner),
+                  group};
   work.prepare();
-  if (threadIdx.x / 128 == GROUPS) {
+  if (group == GROUPS) {
     give_registers_back<Plan::kLoadRegisters>();
     work.run_load();
   } else {

@@ -45,13 +45,19 @@ class LongAttention final : public AttentionOperation {
     const kernels::Sequences& t = a.tokens;
     kernels::long_attention::Params p{};
     p.attention = a;
+    if (a.scale == 0.0f) p.attention.scale = 1e-30f;  // the kernel multiplies -infinity by it
+    const std::int64_t inner = std::min(t.inner, a.sequences), outer = (a.sequences + t.inner - 1) / t.inner;
+    // The stride of a single element may be anything, and longer than a map can tell.
+    const auto stride = [token](std::int64_t extent, std::int64_t tokens) {
+      return extent > 1 ? tokens * token : token;
+    };
     encode_tensor_map(
-        &p.qkv, {.address = a.qkv,
-                 .extent = {token / 2, a.length, std::min<std::int64_t>(t.inner, a.sequences),
-                            (a.sequences + t.inner - 1) / t.inner},
-                 .stride = {t.step * token, t.inner_stride * token, t.outer_stride * token},
-                 .box = {static_cast<std::uint32_t>(plan_.box_channels()), LongAttentionPlan::kBoxRows, 1, 1},
-                 .swizzle = plan_.row_bytes()});
+        &p.qkv,
+        {.address = a.qkv,
+         .extent = {token / 2, a.length, inner, outer},
+         .stride = {stride(a.length, t.step), stride(inner, t.inner_stride), stride(outer, t.outer_stride)},
+         .box = {static_cast<std::uint32_t>(plan_.box_channels()), LongAttentionPlan::kBoxRows, 1, 1},
+         .swizzle = plan_.row_bytes()});
     const std::int64_t tiles = (a.length + plan_.queries() - 1) / plan_.queries();
     kernel_.launch(stream,
                    {.blocks = a.sequences * a.heads * tiles,
@@ -111,7 +117,12 @@ KernelSpec attention_kernel(const AttentionShape& shape, Precision precision) {
 std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape,
                                                      const plan::Conditions& conditions) {
   if (conditions.compute_capability != 90 || !half_operands(conditions.precision)) return {};
-  if (shape.head_dim % 16 != 0 || shape.head_dim > 128) return {};
+  const int head = static_cast<int>(shape.head_dim);
+  // Measured on an H200: for other heads and lengths the other kernel is faster, or nothing is known.
+  if (head == 32 && shape.length >= 256) return LongAttentionPlan{head, 2, 64, 4, 2};
+  if (head != 48 && head != 64) return {};
+  if (shape.length >= 256) return LongAttentionPlan{head, 4, 64, 4, 1};
+  if (shape.length > 48 && shape.length <= 64) return LongAttentionPlan{head, 1, 64, 1, 3};
   return {};
 }
 
@@ -135,9 +146,14 @@ std::vector<KernelSpec> attention_kernels(const AttentionShape& shape, const pla
   return list;
 }
 
+std::unique_ptr<const AttentionOperation> make_any_attention(const AttentionShape& shape, Precision precision,
+                                                             const GpuDevice& device) {
+  return std::make_unique<AnyAttention>(shape, precision, device);
+}
+
 std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, Precision precision,
                                                          const GpuDevice& device) {
-  auto any = std::make_unique<AnyAttention>(shape, precision, device);
+  auto any = make_any_attention(shape, precision, device);
   const auto plan = long_attention_plan(shape, device.conditions(precision));
   if (!plan) return any;
   return std::make_unique<EitherAttention>(make_long_attention(*plan, shape.causal, precision, device),

@@ -28,8 +28,8 @@ struct AttentionTiles {
 
 AttentionTiles attention_tiles(const AttentionShape& shape, Precision precision);
 KernelSpec attention_kernel(const AttentionShape& shape, Precision precision);
-std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, Precision precision,
-                                                         const GpuDevice& device);
+std::unique_ptr<const AttentionOperation> make_any_attention(const AttentionShape& shape, Precision precision,
+                                                             const GpuDevice& device);
 
 // The kernel of 9.0 takes no mask. Nothing where the other one is used instead, or cannot be this one.
 using LongAttentionPlan = kernels::long_attention::Plan;
@@ -39,7 +39,9 @@ KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Pre
 std::unique_ptr<const AttentionOperation> make_long_attention(const LongAttentionPlan& plan, bool causal,
                                                               Precision precision, const GpuDevice& device);
 
-// What make_attention() needs.
+// The one or, where there is a plan and no mask, the other; attention_kernels() are what it needs.
+std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, Precision precision,
+                                                         const GpuDevice& device);
 std::vector<KernelSpec> attention_kernels(const AttentionShape& shape, const plan::Conditions& conditions);
 
 }  // namespace warpweave::cuda

@@ -120,7 +120,7 @@ class Composed final : public Family {
 
   std::vector<KernelSpec> attention_kernels(const AttentionShape& shape,
                                             const plan::Conditions& conditions) const override {
-    return {attention_kernel(shape, conditions.precision)};
+    return cuda::attention_kernels(shape, conditions);
   }
   std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape, Precision precision,
                                                       const GpuDevice& device) const override {
