@@ -47,9 +47,26 @@ std::vector<std::int32_t> shuffled_copies(std::int64_t samples, std::int64_t lin
   return from;
 }
 
+// Sums of squares: of the differences from the exact results, and of the updates that they are relative to.
 struct Squares {
   double error = 0, update = 0;
+
+  // Elements of y that the slab's elements from `exact` on must equal; `x` is the slab's input, or null where
+  // y is no update of it.
+  void add(const float* y, const double* exact, const float* x, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double d = y[i] - exact[i], u = x ? exact[i] - x[i] : exact[i];
+      error += d * d;
+      update += u * u;
+    }
+  }
 };
+
+double relative_error(const std::vector<Squares>& parts) {
+  Squares all;
+  for (const Squares& part : parts) all.error += part.error, all.update += part.update;
+  return all.error == 0 ? 0 : std::sqrt(all.error / all.update);
+}
 
 }  // namespace
 
@@ -101,69 +118,57 @@ ExactResults ExactResults::of_model(const Model& model, const Shape& shape) {
   return results;
 }
 
-double ExactResults::error_of(const Engine& engine, Session& session, const Probe& probe) {
-  const bool same_shape = probe.x.shape() == probe.exact.shape();
-  const auto exact = probe.exact.values<double>();
-  const auto slab = probe.x.values<float>();
-  // A part of the output beside the slab's cells that it must equal, starting at element `at` of the slab.
-  const auto compare = [&](Squares& sum, const float* y, std::size_t at, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const double d = y[i] - exact[at + i],
-                   update = same_shape ? exact[at + i] - slab[at + i] : exact[at + i];
-      sum.error += d * d;
-      sum.update += update * update;
-    }
-  };
-  std::vector<Squares> sums;
-  if (probe.from.empty()) {
-    const Tensor y = engine.run(probe.x);
-    sums.resize(1);
-    compare(sums[0], y.values<float>().data(), 0, exact.size());
-  } else {
-    const Shape& s = probe.shape;
-    const auto channels = static_cast<std::int64_t>(probe.x.shape()[3]);
-    const std::int64_t distinct = probe.x.shape()[probe.rows ? 1 : 2];
-    Tensor x(DType::f32, {s.batch, s.rows, s.columns, channels}), y(DType::f32, x.shape());
-    std::memset(y.data(), 0xff, y.bytes());  // a NaN in every element
-    // Visits line by line of the grid: piece(first element of the grid, of the slab, elements).
-    const auto visit = [&](std::int64_t line, const auto& piece) {
-      const std::int64_t sample = line / s.rows, row = line % s.rows, grid = line * s.columns * channels;
-      if (probe.rows) {
-        const std::int64_t from = probe.from[static_cast<std::size_t>(line)];
-        piece(grid, from * s.columns * channels, s.columns * channels);
-      } else {
-        for (std::int64_t j = 0; j < s.columns; ++j) {
-          const std::int64_t from = probe.from[static_cast<std::size_t>(sample * s.columns + j)];
-          piece(grid + j * channels, (row * distinct + from) * channels, channels);
-        }
-      }
-    };
-    float* const in = x.values<float>().data();
-    const float* const out = y.values<float>().data();
-    const std::int64_t lines = s.batch * s.rows;
-    in_parallel(lines, [&](std::int64_t line) {
-      visit(line, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
-        std::copy_n(slab.data() + from, count, in + to);
-      });
-    });
-    session.run_host(view(x), view(y));
-    sums.resize(static_cast<std::size_t>(lines));
-    in_parallel(lines, [&](std::int64_t line) {
-      visit(line, [&](std::int64_t at, std::int64_t from, std::int64_t count) {
-        compare(sums[static_cast<std::size_t>(line)], out + at, static_cast<std::size_t>(from),
-                static_cast<std::size_t>(count));
-      });
-    });
+template <class Body>
+void ExactResults::Probe::visit(std::int64_t line, const Body& body) const {
+  const std::int64_t channels = x.shape()[3], grid = line * shape.columns * channels;
+  if (rows) {
+    const std::int64_t copied = from[static_cast<std::size_t>(line)];
+    body(grid, copied * shape.columns * channels, shape.columns * channels);
+    return;
   }
-  Squares all;
-  for (const Squares& sum : sums) all.error += sum.error, all.update += sum.update;
-  return all.error == 0 ? 0 : std::sqrt(all.error / all.update);
+  const std::int64_t sample = line / shape.rows, row = line % shape.rows, distinct = x.shape()[2];
+  for (std::int64_t j = 0; j < shape.columns; ++j) {
+    const std::int64_t copied = from[static_cast<std::size_t>(sample * shape.columns + j)];
+    body(grid + j * channels, (row * distinct + copied) * channels, channels);
+  }
+}
+
+double ExactResults::error_on_slab(const Engine& engine, const Probe& probe) {
+  const Tensor y = engine.run(probe.x);
+  std::vector<Squares> sum(1);
+  sum[0].add(y.values<float>().data(), probe.exact.values<double>().data(),
+             probe.x.shape() == probe.exact.shape() ? probe.x.values<float>().data() : nullptr, y.elements());
+  return relative_error(sum);
+}
+
+double ExactResults::error_on_grid(Session& session, const Probe& probe) {
+  const Shape& s = probe.shape;
+  const float* const slab = probe.x.values<float>().data();
+  const double* const exact = probe.exact.values<double>().data();
+  Tensor x(DType::f32, {s.batch, s.rows, s.columns, probe.x.shape()[3]}), y(DType::f32, x.shape());
+  std::memset(y.data(), 0xff, y.bytes());  // a NaN in every element
+  float* const in = x.values<float>().data();
+  const float* const out = y.values<float>().data();
+  const std::int64_t lines = s.batch * s.rows;
+  in_parallel(lines, [&](std::int64_t line) {
+    probe.visit(line, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+      std::copy_n(slab + from, count, in + to);
+    });
+  });
+  session.run_host(view(x), view(y));
+  std::vector<Squares> sums(static_cast<std::size_t>(lines));
+  in_parallel(lines, [&](std::int64_t line) {
+    probe.visit(line, [&](std::int64_t at, std::int64_t from, std::int64_t count) {
+      sums[static_cast<std::size_t>(line)].add(out + at, exact + from, slab + from, count);
+    });
+  });
+  return relative_error(sums);
 }
 
 double ExactResults::error(const Engine& engine, Session& session) const {
   double worst = 0;
   for (const Probe& probe : probes_) {
-    const double error = error_of(engine, session, probe);
+    const double error = probe.from.empty() ? error_on_slab(engine, probe) : error_on_grid(session, probe);
     if (!std::isfinite(error)) return std::numeric_limits<double>::quiet_NaN();
     worst = std::max(worst, error);
   }

@@ -31,14 +31,19 @@ class ExactResults {
 
  private:
   struct Probe {
-    Shape shape;                     // of the input
-    Tensor x, exact;                 // of the distinct cells
-    bool rows = true;                // whether rows are copied, or columns
-    std::vector<std::int32_t> from;  // sample by sample, the slab's line that each line copies; empty: the
-                                     // slab itself is the input
+    Shape shape;       // of the input
+    Tensor x, exact;   // of the distinct cells
+    bool rows = true;  // whether rows are copied, or columns
+    // Sample by sample, the slab's line that each line copies; empty: the slab itself is the input.
+    std::vector<std::int32_t> from;
+
+    // Calls body(first element of the grid, of the slab, elements) for the pieces of a row of a sample.
+    template <class Body>
+    void visit(std::int64_t line, const Body& body) const;
   };
   static Probe on_slab(const Model& model, const Shape& slab);
-  static double error_of(const Engine& engine, Session& session, const Probe& probe);
+  static double error_on_slab(const Engine& engine, const Probe& probe);
+  static double error_on_grid(Session& session, const Probe& probe);
 
   std::vector<Probe> probes_;
 };
