@@ -68,6 +68,17 @@ TEST(Choose, TheMeasuredShapes) {
   EXPECT_TRUE(pair.variants[0].wgmma);
 }
 
+// With a mask and RoPE together registers run out first: fewer warps, or the block kernel.
+TEST(Choose, LeavesRoomForRegisters) {
+  Problem p = problem(64, 4, 16);
+  p.mask = true, p.rope_dims = 16;
+  EXPECT_EQ(choose(p, 32, kHopper).variants[0].warps, 8);
+  p = problem(128, 4, 32);
+  EXPECT_EQ(choose(p, 32, kHopper).variants.size(), 2u);
+  p.mask = true, p.rope_dims = 32;
+  EXPECT_EQ(choose(p, 32, kHopper).variants[0].kind, Variant::Kind::block);
+}
+
 TEST(Expression, NamesWhatIsCompiledIn) {
   Problem p = problem(64, 4, 16);
   Choice c = choose(p, 32, kHopper);

@@ -10,9 +10,8 @@
 // PyTorch's, whichever is smaller. So:
 // - One problem: error <= 1.1 PyTorch's * (1 + 3 / sqrt(n)), or the contract's 8e-3 (bf16), 1e-3 (fp16) if
 //   that is larger.
-// - A case: all its problems pooled, each counting alike, error <= PyTorch's * (1 + 3 / sqrt(n)). No
-// allowance
-//   but for chance, since these kernels round less often than PyTorch.
+// - A case, all its problems pooled, each counting alike: error <= PyTorch's * (1 + 3 / sqrt(n)). No
+//   allowance but for chance, since these kernels round less often than PyTorch.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>

@@ -18,10 +18,13 @@ bool fits(const Variant& v, const Gpu& gpu) { return v.shared_bytes <= gpu.share
 std::vector<Variant> by_warp(const Problem& p, std::int64_t length, const Gpu& gpu) {
   const layout::AttentionWeights w = p.weights();
   const int tiles = length <= 16 ? 1 : 2, size = tiles * w.dim_width();
+  const bool crowded = p.mask && p.rope_dims > 0;  // needs a few registers more
   if (length > 32 || w.head_width() > 32 || size > 256) return {};
+  if (crowded && size > 192 && w.head_width() > 16) return {};
   Variant many{.kind = Variant::Kind::many, .slot = 16 * tiles, .tiles = tiles};
   // 128 registers hold 128 channels of two rows a lane; fewer warps have more.
-  for (many.warps = size <= 128 && w.head_width() <= 16 ? 16 : 8; many.warps >= 4; many.warps /= 2) {
+  const bool small = size <= 128 && w.head_width() <= 16 && !crowded;
+  for (many.warps = small ? 16 : 8; many.warps >= 4; many.warps /= 2) {
     finish(p, many);
     if (fits(many, gpu)) break;
   }
