@@ -14,7 +14,8 @@
 // access and, W being permuted, its part of the A fragments; outputs lie the same way. The next tile's tokens are
 // loaded during the products of this one.
 //
-// Shared memory: a barrier and the slice (long/project_plan.h): 128 -> 384: 101.5 KB; 256 -> 768 in two slices: 199.8 KB.
+// Shared memory: a barrier, the slice, and 2 KB a warp to turn results into whole lines (long/project_plan.h), with eight
+// warps: 128 -> 384: 115 KB; 256 -> 768 in two slices: 211 KB.
 // Limit: bytes. 512 x 512 tokens, 128 -> 384: 67 MB in, 201 MB out, 64 us at 4.2 TB/s; 26 GFLOP, 33 us at 787 TFLOP/s.
 #pragma once
 
@@ -185,38 +186,87 @@ struct Projection {
           load_global(r[i][half], static_cast<const char*>(p.residual) + at.byte[half] + (chunk * Chunk + i * 32) * 2);
   }
 
+  // Piece i of a product as it is stored: 8 neighbouring channels of this lane's tokens.
+  __device__ __forceinline__ void finish(u32 (&w)[2][4], const float (&d)[Chunk / 8][4], const Added& r, const Tokens& t,
+                                         int tile, int chunk, int i) const {
+    const int in_slice = chunk * Chunk + i * 32 + c * 8, column = first_column + in_slice;
+    float factor[8], add[8];
+    if constexpr (scale) constants(factor, plan.scale(), in_slice);
+    if constexpr (bias) constants(add, plan.bias(), in_slice);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float v[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        v[j] = d[4 * i + j / 2][2 * half + j % 2];
+        if constexpr (scale) v[j] *= factor[j];
+        if constexpr (bias) v[j] += add[j];
+      }
+      if constexpr (rope) {
+        if (column < q_and_k) rotate(v, token(tile, half), column);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (residual) {
+          v[2 * j] += Pair<T>::first(r[i][half][j]);
+          v[2 * j + 1] += Pair<T>::second(r[i][half][j]);
+        }
+        w[half][j] = Pair<T>::pack(v[2 * j], v[2 * j + 1]);
+        if constexpr (mask) w[half][j] = t.valid[half] || column < q_and_k / 2 ? w[half][j] : 0;
+      }
+    }
+  }
+
+  // 64 bytes of each of 8 tokens at a time.
+  __device__ __forceinline__ void store(const u32 (&w)[2][4], const Places& at, int chunk, int i) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (at.present[half] && has(chunk, i))
+        store_global(static_cast<char*>(p.y) + at.byte[half] + (chunk * Chunk + i * 32) * 2, w[half][0], w[half][1],
+                     w[half][2], w[half][3]);
+  }
+
+  // Two pieces by way of shared memory: 128 bytes of each of 4 tokens at a time. Odd rows are turned by half a row, so
+  // that neither way meets a bank twice.
+  __device__ __forceinline__ void store(const u32 (&first)[2][4], const u32 (&second)[2][4], int tile, int chunk,
+                                        int i) const {
+    const int lane = 4 * g + c;
+    const u32 turn = base - plan.first_slice() + plan.turn() + warp * plan.turn_bytes();
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const u32 row = turn + (8 * half + g) * 128 + c * 16, odd = g % 2 * 64;
+      store_shared(row + odd, first[half]);
+      store_shared(row + (64 - odd), second[half]);
+    }
+    __syncwarp();
+    const int column = first_column + chunk * Chunk + i * 32 + lane % 8 * 8;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int row = 4 * k + lane / 8, at = tile * 64 + warp % 4 * 16 + row;
+      u32 w[4];
+      load_shared(w, turn + row * 128 + (lane % 8 * 16 ^ row % 2 * 64));
+      if (at < p.tokens && (N % Slice == 0 || column < N))
+        store_global(static_cast<char*>(p.y) + (static_cast<i64>(at) * N + column) * 2, w[0], w[1], w[2], w[3]);
+    }
+  }
+
   __device__ __forceinline__ void store(const float (&d)[Chunk / 8][4], const Added& r, const Tokens& t,
                                         const Places& at, int tile, int chunk) const {
 #pragma unroll
-    for (int i = 0; i < out_pieces; ++i) {
-      const int in_slice = chunk * Chunk + i * 32 + c * 8, column = first_column + in_slice;
-      float factor[8], add[8];
-      if constexpr (scale) constants(factor, plan.scale(), in_slice);
-      if constexpr (bias) constants(add, plan.bias(), in_slice);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float v[8];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          v[j] = d[4 * i + j / 2][2 * half + j % 2];
-          if constexpr (scale) v[j] *= factor[j];
-          if constexpr (bias) v[j] += add[j];
-        }
-        if constexpr (rope) {
-          if (column < q_and_k) rotate(v, token(tile, half), column);
-        }
-        u32 w[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if constexpr (residual) {
-            v[2 * j] += Pair<T>::first(r[i][half][j]);
-            v[2 * j + 1] += Pair<T>::second(r[i][half][j]);
-          }
-          w[j] = Pair<T>::pack(v[2 * j], v[2 * j + 1]);
-          if constexpr (mask) w[j] = t.valid[half] || column < q_and_k / 2 ? w[j] : 0;
-        }
-        if (at.present[half] && has(chunk, i))
-          store_global(static_cast<char*>(p.y) + at.byte[half] + (chunk * Chunk + i * 32) * 2, w[0], w[1], w[2], w[3]);
+    for (int i = 0; i < out_pieces; i += 2) {
+      u32 first[2][4], second[2][4];
+      finish(first, d, r, t, tile, chunk, i);
+      if (i + 1 == out_pieces) {
+        store(first, at, chunk, i);
+        break;
+      }
+      finish(second, d, r, t, tile, chunk, i + 1);
+      if constexpr (grid_in) {
+        store(first, second, tile, chunk, i);
+      } else {
+        store(first, at, chunk, i);
+        store(second, at, chunk, i + 1);
       }
     }
   }

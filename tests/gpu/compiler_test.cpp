@@ -246,6 +246,30 @@ TEST_P(Families, CompileWithoutSpills) {
   }
 }
 
+// The long family's widest specialisations, with every option that takes registers; products of warpgroups
+// must not be serialised either, which the compiler warns of.
+TEST_F(Nvrtc, LongCompilesWithoutSpills) {
+  for (const int dim : {64, 120, 128, 248, 256}) {
+    const std::string head = std::to_string(dim < 128 ? 16 : 32);
+    const graph::Graph graph = graph_of("  - axial_attention: {axis: row, heads: 8, head_dim: " + head +
+                                            ", qkv_bias: true, rope: {}, tensors: \"a_{name}\"}\n"
+                                            "  - axial_attention: {axis: column, heads: 4, head_dim: 32, "
+                                            "norm: none, residual: false, tensors: "
+                                            "\"b_{name}\"}\n",
+                                        dim);
+    EngineOptions options;
+    options.plan = "long", options.strict = true;
+    for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+      options.precision = precision;
+      for (const Compiled& c : compile_for(graph, {1, 300, 300}, "sm_90a", options)) {
+        EXPECT_FALSE(std::regex_search(c.kernel.log, std::regex("[1-9]\\d* bytes spill|C75\\d\\d")))
+            << c.spec.expression << "\n"
+            << c.kernel.log;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          testing::Values(Build{"sm_80", Precision::bf16}, Build{"sm_86", Precision::fp32},
                                          Build{"sm_89", Precision::fp16}, Build{"sm_90a", Precision::bf16},

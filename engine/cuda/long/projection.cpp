@@ -13,11 +13,12 @@ namespace warpweave::cuda::long_sequences {
 layout::ProjectPlan plan_of(const ProjectionShape& s) {
   layout::ProjectPlan plan{};
   plan.k = s.k, plan.n = s.n;
-  const bool wide = plan.k_width() > 128;
   // A lane keeps k / 4 registers of this tile's tokens and k / 4 of the next one's beside chunk / 2 of
-  // accumulators (and chunk / 4 of the residual): three warpgroups have 168 registers, two 240.
-  plan.groups = wide ? 2 : 3;
-  const int most = wide && s.residual ? 64 : 128;
+  // accumulators (and chunk / 4 of the residual): three warpgroups have 168 registers a lane, two 240. Two
+  // are enough, and a little faster, where few bytes come in for the many that leave.
+  const bool wide = plan.k_width() > 128, middling = !wide && plan.k_width() > 64;
+  plan.groups = wide || (middling && s.qkv) ? 2 : 3;
+  const int most = (wide && s.residual) || (middling && !s.qkv) ? 64 : 128;
   for (int slices = 1;; ++slices) {
     const int rows = (s.n + slices - 1) / slices, chunks = (rows + most - 1) / most;
     plan.chunk = layout::round_up((rows + chunks - 1) / chunks, 32);
