@@ -41,7 +41,8 @@ struct Case {
   int heads, head, batch, rows, columns;
   bool along_rows, causal = false;
   Precision precision = Precision::bf16;
-  double spread = 1;  // of q and k
+  double spread = 1;    // of q and k
+  bool folded = false;  // q comes multiplied by scale log2(e)
 
   std::int64_t length() const { return along_rows ? columns : rows; }
   std::int64_t sequences() const { return tokens() / length(); }
@@ -55,9 +56,10 @@ struct Case {
                           : Sequences{columns, std::int64_t{rows} * columns, 1, columns};
     p.mask_cells = p.tokens;
     p.sequences = sequences(), p.length = length(), p.heads = heads;
-    p.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
+    p.scale = folded ? 0.69314718f : static_cast<float>(scale());
     return p;
   }
+  double scale() const { return 1 / std::sqrt(static_cast<double>(head)); }
   std::int64_t token(std::int64_t sequence, std::int64_t l) const {
     const Sequences t = params(nullptr, nullptr).tokens;
     return sequence / t.inner * t.outer_stride + sequence % t.inner * t.inner_stride + l * t.step;
@@ -66,20 +68,21 @@ struct Case {
 
 std::string words(const LongAttentionPlan& p) {
   return "g" + std::to_string(p.groups) + "k" + std::to_string(p.keys) + "s" + std::to_string(p.stages) +
-         "b" + std::to_string(p.blocks);
+         "b" + std::to_string(p.blocks) + (p.polynomial ? "p" + std::to_string(p.polynomial) : "") +
+         (p.ones ? "o" : "") + (p.folded ? "f" : "");
 }
 
 // What is tried for heads of this size.
-std::vector<LongAttentionPlan> plans(int head) {
+std::vector<LongAttentionPlan> plans(int head, bool folded) {
   std::vector<LongAttentionPlan> list;
-  const auto add = [&](int groups, int keys, int stages, int blocks) {
-    const LongAttentionPlan p{head, groups, keys, stages, blocks};
-    if (p.shared_bytes() * blocks <= 226 * 1024) list.push_back(p);
+  const auto add = [&](int groups, int keys, int stages, int blocks, int polynomial = 0, bool ones = false) {
+    list.push_back({head, groups, keys, stages, blocks, polynomial, ones, folded});
   };
   if (head <= 32) {
-    add(2, 64, 4, 2), add(4, 64, 4, 1), add(3, 128, 3, 1), add(2, 128, 3, 1);
+    add(2, 64, 4, 2), add(2, 64, 4, 2, 2), add(2, 64, 4, 2, 0, true), add(2, 64, 4, 2, 2, true);
+    if (folded) add(2, 64, 4, 2, 4, true);
   } else if (head <= 64) {
-    add(4, 64, 4, 1), add(3, 128, 2, 1), add(2, 128, 3, 1), add(1, 64, 1, 3);
+    add(4, 64, 4, 1), add(4, 64, 4, 1, 2), add(1, 64, 1, 3);
   } else {
     add(2, 128, 2, 1), add(2, 64, 3, 1);
   }
@@ -108,9 +111,14 @@ std::vector<Case> checked() {
     c = list[i];
     c.precision = Precision::fp16, c.name += " fp16";
     list.push_back(c);
+    if (i % 3 == 0) c.folded = true, c.name += " folded", list.push_back(c);
+    c = list[i];
+    c.folded = true, c.name += " folded";
+    list.push_back(c);
   }
   for (const Precision p : {Precision::bf16, Precision::fp16}) {  // the maximum has to follow
     list.push_back({"steep", 4, 32, 1, 3, 300, true, false, p, 30});
+    list.push_back({"steep folded", 4, 32, 1, 3, 300, true, false, p, 30, true});
     list.push_back({"steep causal", 2, 64, 1, 200, 3, false, true, p, 30});
   }
   return list;
@@ -120,29 +128,38 @@ std::vector<Case> small() {
   return {{"small", 2, 32, 1, 2, 150, true},
           {"small columns causal", 2, 48, 1, 130, 2, false, true},
           {"small steep", 1, 64, 1, 2, 150, true, false, Precision::fp16, 30},
-          {"small wide", 1, 112, 1, 2, 70, true}};
+          {"small wide", 1, 112, 1, 2, 70, true},
+          {"small folded", 2, 32, 1, 2, 150, true, false, Precision::bf16, 1, true},
+          {"small steep folded", 2, 32, 1, 2, 150, true, true, Precision::bf16, 40, true}};
 }
 
 std::vector<Case> timed() {
-  return {{"pair256", 4, 32, 1, 256, 256, true},          {"pair256 columns", 4, 32, 1, 256, 256, false},
-          {"pair512", 4, 32, 1, 512, 512, true},          {"pair512 columns", 4, 32, 1, 512, 512, false},
-          {"pair1024", 4, 32, 1, 1024, 1024, true},       {"msa", 8, 32, 1, 256, 384, true},
-          {"msa columns", 8, 32, 1, 256, 384, false},     {"audio", 8, 48, 1, 800, 60, true},
-          {"audio columns", 8, 48, 1, 800, 60, false},    {"msa768", 12, 64, 1, 128, 512, true},
-          {"msa768 columns", 12, 64, 1, 128, 512, false}, {"video", 12, 64, 2, 16, 1568, true},
-          {"video columns", 12, 64, 2, 16, 1568, false}};
+  std::vector<Case> list = {
+      {"pair256", 4, 32, 1, 256, 256, true},          {"pair256 columns", 4, 32, 1, 256, 256, false},
+      {"pair512", 4, 32, 1, 512, 512, true},          {"pair512 columns", 4, 32, 1, 512, 512, false},
+      {"pair1024", 4, 32, 1, 1024, 1024, true},       {"msa", 8, 32, 1, 256, 384, true},
+      {"msa columns", 8, 32, 1, 256, 384, false},     {"audio", 8, 48, 1, 800, 60, true},
+      {"audio columns", 8, 48, 1, 800, 60, false},    {"msa768", 12, 64, 1, 128, 512, true},
+      {"msa768 columns", 12, 64, 1, 128, 512, false}, {"video", 12, 64, 2, 16, 1568, true},
+      {"video columns", 12, 64, 2, 16, 1568, false}};
+  for (std::size_t i = 0, plain = list.size(); i < plain; ++i) {
+    Case c = list[i];
+    c.folded = true;
+    list.push_back(c);
+  }
+  return list;
 }
 
-// The kernels of a case: null is the one of other GPUs.
+// The kernels of a case: and the one of other GPUs.
 struct Candidate {
   std::string name;
   std::unique_ptr<const AttentionOperation> operation;
 };
 std::vector<Candidate> candidates(const Case& c, const GpuDevice& device) {
   std::vector<Candidate> list;
-  for (const auto& plan : plans(c.head))
+  for (const auto& plan : plans(c.head, c.folded))
     list.push_back({words(plan), make_long_attention(plan, c.causal, c.precision, device)});
-  list.push_back({"other GPUs'", make_any_attention(c.shape(), c.precision, device)});
+  if (!c.folded) list.push_back({"other GPUs'", make_any_attention(c.shape(), c.precision, device)});
   return list;
 }
 
@@ -157,9 +174,11 @@ Data random_qkv(const Case& c, std::uint32_t seed) {
   const std::int64_t width = 3 * c.width();
   Tensor x(DType::f32, {c.tokens() * width});
   auto v = x.values<float>();
-  for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = normal(engine) *
-           static_cast<float>(static_cast<std::int64_t>(i) % width < 2 * c.width() ? c.spread : 1);
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    const std::int64_t part = static_cast<std::int64_t>(i) % width / c.width();
+    v[i] = normal(engine) * static_cast<float>(part < 2 ? c.spread : 1);
+    if (part == 0 && c.folded) v[i] *= static_cast<float>(c.scale() * 1.4426950408889634);
+  }
   Data d{{}, x.to(storage_type(c.precision))};
   const Tensor back = d.bits.to(DType::f32);
   const auto b = back.values<float>();
@@ -305,7 +324,7 @@ int compile() {
   std::vector<KernelSpec> specs;
   for (const auto& list : {checked(), small(), timed()}) {
     for (const Case& c : list) {
-      for (const auto& plan : plans(c.head))
+      for (const auto& plan : plans(c.head, c.folded))
         specs.push_back(long_attention_kernel(plan, c.causal, c.precision));
       for (const auto& spec : attention_kernels(c.shape(), {c.precision, 90, 227 * 1024}))
         specs.push_back(spec);
@@ -353,7 +372,8 @@ int main(int argc, char** argv) {
     if (mode == "time" || mode == "once") {
       const GpuDevice device(0);
       for (const Case& c : timed()) {
-        if (word.empty() || c.name == word) time_case(c, device, mode == "once" && argc > 3 ? argv[3] : "");
+        if (c.name.find(word) != std::string::npos)
+          time_case(c, device, mode == "once" && argc > 3 ? argv[3] : "");
       }
       return 0;
     }

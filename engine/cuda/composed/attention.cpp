@@ -129,9 +129,10 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
 KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Precision precision) {
   std::string text = "warpweave::kernels::long_attention::attention<" + device_type(precision) + ", " +
                      std::to_string(plan.head);
-  for (const int part : {plan.groups, plan.keys, plan.stages, plan.blocks})
+  for (const int part : {plan.groups, plan.keys, plan.stages, plan.blocks, plan.polynomial})
     text += ", " + std::to_string(part);
-  return {"long/attention.cuh", text + (causal ? ", true>" : ", false>")};
+  for (const bool part : {plan.ones, plan.folded, causal}) text += part ? ", true" : ", false";
+  return {"long/attention.cuh", text + ">"};
 }
 
 std::unique_ptr<const AttentionOperation> make_long_attention(const LongAttentionPlan& plan, bool causal,
