@@ -31,10 +31,16 @@ Encode find_encode() {
   return reinterpret_cast<Encode>(address);
 }
 
+Encode encode() {
+  static const Encode found = find_encode();
+  return found;
+}
+
 }  // namespace
 
+void prepare_tensor_maps() { (void)encode(); }
+
 void encode_tensor_map(void* map, const TensorMapShape& shape) {
-  static const Encode encode = find_encode();
   cuuint64_t extent[4], stride[3];
   std::copy(shape.extent.begin(), shape.extent.end(), extent);
   std::copy(shape.stride.begin(), shape.stride.end(), stride);
@@ -45,10 +51,10 @@ void encode_tensor_map(void* map, const TensorMapShape& shape) {
                                                            : CU_TENSOR_MAP_SWIZZLE_NONE;
   // Nothing but bits is moved, so the type only has to have the size; the float types may flush NaN on
   // request.
-  const CUresult status = encode(static_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 4,
-                                 const_cast<void*>(shape.address), extent, stride, shape.box.data(), steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode()(static_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 4,
+                                   const_cast<void*>(shape.address), extent, stride, shape.box.data(), steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorCode::device,
                 "cuTensorMapEncodeTiled: status " + std::to_string(static_cast<int>(status)));

@@ -15,6 +15,10 @@ struct TensorMapShape {
   int swizzle = 0;  // over 32, 64 or 128 bytes, which the box's rows do not exceed; 0: none
 };
 
+// Looks the driver's function up, so that encode_tensor_map() does nothing but call it. Throws Error(device)
+// where the driver is too old.
+void prepare_tensor_maps();
+
 // Writes the 128 bytes of the map, aligned to 64. Calls the driver, but neither allocates nor synchronises;
 // may be called during capture. Throws Error(device) in the driver's words.
 void encode_tensor_map(void* map, const TensorMapShape& shape);

@@ -5,6 +5,16 @@
 namespace warpweave::cuda {
 namespace {
 
+// A plan that a multiprocessor of 9.0 has the shared memory and registers for, with heads of up to 64.
+template <int Groups, int Keys, int Stages, int Blocks>
+LongAttentionPlan checked(int head) {
+  constexpr LongAttentionPlan widest{64, Groups, Keys, Stages, Blocks};
+  static_assert(Blocks * (widest.shared_bytes() + 1024) <= 228 * 1024);
+  static_assert(Blocks * 128 * (Groups * widest.compute_registers() + LongAttentionPlan::kLoadRegisters) <=
+                65536);
+  return {head, Groups, Keys, Stages, Blocks};
+}
+
 bool half_operands(Precision precision) { return itemsize(storage_type(precision)) == 2; }
 
 // On any GPU, with and without a mask.
@@ -37,6 +47,7 @@ class LongAttention final : public AttentionOperation {
  public:
   LongAttention(const LongAttentionPlan& plan, bool causal, Precision precision, const GpuDevice& device)
       : plan_(plan), kernel_(device.kernels().get(long_attention_kernel(plan, causal, precision))) {
+    prepare_tensor_maps();
     kernel_.allow(static_cast<std::size_t>(plan_.shared_bytes()));
   }
 
@@ -119,10 +130,10 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
   if (conditions.compute_capability != 90 || !half_operands(conditions.precision)) return {};
   const int head = static_cast<int>(shape.head_dim);
   // Measured on an H200: for other heads and lengths the other kernel is faster, or nothing is known.
-  if (head == 32 && shape.length >= 256) return LongAttentionPlan{head, 2, 64, 4, 2};
+  if (head == 32 && shape.length >= 256) return checked<2, 64, 4, 2>(head);
   if (head != 48 && head != 64) return {};
-  if (shape.length >= 256) return LongAttentionPlan{head, 4, 64, 4, 1};
-  if (shape.length > 48 && shape.length <= 64) return LongAttentionPlan{head, 1, 64, 1, 3};
+  if (shape.length >= 256) return checked<4, 64, 4, 1>(head);
+  if (shape.length > 48 && shape.length <= 64) return checked<1, 64, 1, 3>(head);
   return {};
 }
 
