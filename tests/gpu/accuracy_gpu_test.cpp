@@ -23,13 +23,21 @@ void PrintTo(const Problem& p, std::ostream* out) {
   *out << p.c.name << " " << p.plan << " " << to_string(p.precision);
 }
 
+// Whether the plan has kernels of that precision; else it is what auto is.
+bool takes(const std::string& plan, Precision precision) {
+  const bool narrow = itemsize(storage_type(precision)) == 2;
+  return plan == "split" ? !narrow : plan == "long" || plan == "resident" ? narrow : true;
+}
+
 std::vector<Problem> problems() {
   std::vector<Problem> list;
   for (const Case& c : accuracy::load_cases()) {
     for (const Precision precision : kPrecisions) {
       const bool narrow = itemsize(storage_type(precision)) == 2;
       if (narrow && !c.narrow) continue;
-      for (const auto& plan : plans()) list.push_back({c, plan, precision});
+      for (const auto& plan : plans()) {
+        if (takes(plan, precision)) list.push_back({c, plan, precision});
+      }
       list.push_back({c, "auto", precision});
     }
   }

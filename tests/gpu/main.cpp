@@ -26,7 +26,7 @@ struct Work {
 
 struct Wanted {
   std::string architecture;
-  std::vector<std::string> plans = {"composed", "cuda_reference", "auto"};
+  std::vector<std::string> plans = gpu_test::plans();
   std::vector<Precision> precisions{std::begin(kPrecisions), std::end(kPrecisions)};
 };
 

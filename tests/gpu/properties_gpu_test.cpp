@@ -79,17 +79,19 @@ TEST(GpuInvariance, OfTheBatchAtLargerSizes) {
   const Model model = make_model(
       128, {"axial_attention: {axis: row, heads: 4}", "axial_attention: {axis: column, heads: 4}"});
   const Tensor x = random_grid({17, 48, 64}, 128, 6);
-  for (const Precision precision : kPrecisions) {
-    const Tensor whole = run(engine(model, "composed", precision), x);
-    for (const std::int64_t batch : {1, 2, 5}) {
-      EXPECT_TRUE(same_bits(run(engine(model, "composed", precision), samples(x, 0, batch)),
-                            samples(whole, 0, batch)))
-          << to_string(precision) << " " << batch;
+  for (const auto& plan : plans()) {
+    for (const Precision precision : kPrecisions) {
+      const Tensor whole = run(engine(model, plan, precision), x);
+      for (const std::int64_t batch : {1, 2, 5}) {
+        EXPECT_TRUE(
+            same_bits(run(engine(model, plan, precision), samples(x, 0, batch)), samples(whole, 0, batch)))
+            << plan << " " << to_string(precision) << " " << batch;
+      }
+      const std::int64_t grid = 2 * 48 * 64 * 128 * 4 + 4096;
+      EXPECT_TRUE(same_bits(run(engine(model, plan, precision, grid + 900000), samples(x, 0, 2)),
+                            samples(whole, 0, 2)))
+          << plan << " " << to_string(precision);
     }
-    const std::int64_t grid = 2 * 48 * 64 * 128 * 4 + 4096;
-    EXPECT_TRUE(same_bits(run(engine(model, "composed", precision, grid + 900000), samples(x, 0, 2)),
-                          samples(whole, 0, 2)))
-        << to_string(precision);
   }
 }
 

@@ -67,7 +67,7 @@ cudaGraphExec_t capture(cudaStream_t stream, const Body& body) {
 }
 
 inline const std::vector<std::string>& plans() {
-  static const std::vector<std::string> list = {"composed", "cuda_reference", "long"};
+  static const std::vector<std::string> list = {"composed", "cuda_reference", "long", "resident", "split"};
   return list;
 }
 
