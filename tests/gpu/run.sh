@@ -23,9 +23,15 @@ passed=$(count PASSED) failed=$(count FAILED)
 sanitizer=not-run
 if command -v compute-sanitizer >/dev/null; then
   sanitizer=clean
-  few='*/seed_block_comp*:*/masked_causal_*:*/everything_*:*/patches_comp*:*/long_columns_comp*:*/head_dim_24_comp*'
+  few=
+  for name in seed_block masked_causal everything patches long_columns head_dim_24; do
+    for plan in composed long resident split; do few+=":*/${name}_${plan}_*"; done
+  done
   for tool in memcheck racecheck; do
-    timeout 120 compute-sanitizer --tool $tool "$bin/warpweave_gpu_tests" --gtest_filter="$few" > "$log/$tool" 2>&1
+    timeout 120 compute-sanitizer --tool $tool "$bin/warpweave_gpu_tests" --gtest_filter="${few#:}" > "$log/$tool" 2>&1 &
+  done
+  wait
+  for tool in memcheck racecheck; do
     summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log/$tool")
     echo "$tool: ${summary:-no summary}"
     # racecheck also lists hazards that it judges harmless, as warnings.
