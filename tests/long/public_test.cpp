@@ -160,6 +160,69 @@ TEST(Long, FewProblems) {
   }
 }
 
+// Heads and lengths for which the attention is Hopper's own kernel.
+struct AttentionCase {
+  LayerCase layer;
+  std::int64_t length = 0;
+  bool steep = false;  // scores so large that weights leave the range of their type
+};
+
+std::vector<AttentionCase> attention_cases() {
+  std::vector<AttentionCase> list;
+  int turn = 0;
+  for (const std::int64_t head_dim : {32, 40, 64}) {
+    for (const std::int64_t length : {49, 64, 256, 257, 321, 700}) {
+      for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+        AttentionCase c;
+        Attention& a = c.layer.attention;
+        a.dim = 64, a.heads = 3, a.head_dim = head_dim, a.qkv_bias = true;
+        a.axis = turn % 2 ? "row" : "column", a.causal = turn % 3 == 0;
+        c.layer.precision = precision;
+        c.length = length, c.steep = turn % 5 == 2;
+        if (c.steep) a.scale = "3.0";
+        if (turn % 4 == 1) a.rope = "{style: half, dims: 32}";
+        list.push_back(c);
+        ++turn;
+      }
+    }
+  }
+  return list;
+}
+
+Shape shape(const AttentionCase& c, std::int64_t batch) {
+  return c.layer.attention.axis == "row" ? Shape{batch, 2, c.length} : Shape{batch, c.length, 2};
+}
+
+// By this plan and by the other one that uses it; a sample has the same bits alone and with others.
+TEST(Long, HoppersAttentionAgreesWithFloat64) {
+  double worst[2][2] = {};
+  for (const AttentionCase& c : attention_cases()) {
+    const Attention& a = c.layer.attention;
+    const Precision precision = c.layer.precision;
+    const Model m = properties::make_model(a.dim, {a.yaml()});
+    const Tensor x = rounded(properties::random_grid(shape(c, 3), a.dim, 7), precision);
+    const Tensor exact = properties::cpu_engine(m, "reference", Precision::fp64, 8).run(x);
+    for (const char* plan : {"long", "composed"}) {
+      EngineOptions o = options(precision);
+      o.plan = plan;
+      const Engine gpu(m, o);
+      const Tensor y = gpu.run(x);
+      const double error = update_error(y, exact, x, true), allowed = limit(precision) * (c.steep ? 12 : 1);
+      double& most = worst[precision == Precision::fp16][c.steep];
+      most = std::max(most, error);
+      const auto what = [&] {
+        return std::string(plan) + " " + std::string(to_string(precision)) + " " + a.yaml() + " length " +
+               std::to_string(c.length);
+      };
+      EXPECT_LE(error, allowed) << what();
+      EXPECT_TRUE(properties::same_bits(gpu.run(properties::samples(x, 0, 1)), properties::samples(y, 0, 1)))
+          << what();
+    }
+  }
+  std::printf("Hopper's attention: worst error bf16 %.2e, fp16 %.2e; steep scores %.2e, %.2e\n", worst[0][0],
+              worst[1][0], worst[0][1], worst[1][1]);
+}
+
 // In any batch, in slices of any size, and again.
 TEST(Long, ASampleKeepsItsBits) {
   for (const std::int64_t dim : {64, 256}) {
@@ -210,9 +273,11 @@ struct Work {
   Precision precision;
 };
 
-void compile(const Work& w, const std::string& architecture) {
+void compile(const Work& w, const std::string& architecture, const char* plan) {
   try {
-    cuda::compile_for(w.model.data()->graph, w.shape, architecture, options(w.precision));
+    EngineOptions o = options(w.precision);
+    o.plan = plan;
+    cuda::compile_for(w.model.data()->graph, w.shape, architecture, o);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::device) throw;  // declined
   }
@@ -226,6 +291,9 @@ void compile_all(const std::string& architecture) {
       list.push_back(
           {model(i), c.attention.axis == "row" ? Shape{1, 1, length} : Shape{1, length, 1}, c.precision});
     }
+  for (const AttentionCase& c : attention_cases())
+    list.push_back({properties::make_model(c.layer.attention.dim, {c.layer.attention.yaml()}), shape(c, 1),
+                    c.layer.precision});
   for (const Precision precision : {Precision::bf16, Precision::fp16})
     for (const std::int64_t dim : {64, 256})
       list.push_back({properties::make_block(dim, 4), {1, 37, 83}, precision});
@@ -233,7 +301,8 @@ void compile_all(const std::string& architecture) {
   std::vector<std::jthread> threads;
   for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t)
     threads.emplace_back([&] {
-      for (std::size_t i = next++; i < list.size(); i = next++) compile(list[i], architecture);
+      for (std::size_t i = next++; i < list.size(); i = next++)
+        for (const char* plan : {"long", "composed"}) compile(list[i], architecture, plan);
     });
 }
 
