@@ -66,6 +66,7 @@ struct AttentionShape {
   std::int64_t heads = 0, head_dim = 0;  // head_dim as it lies in memory
   std::int64_t length = 0;
   bool causal = false;
+  bool folded = false;  // q comes multiplied by scale log2(e), and AttentionParams::scale is ln 2
 };
 
 class AttentionOperation {

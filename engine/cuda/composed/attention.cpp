@@ -8,7 +8,7 @@ namespace {
 // A plan that a multiprocessor of 9.0 has the shared memory and registers for, with heads of up to 64.
 template <int Groups, int Keys, int Stages, int Blocks>
 LongAttentionPlan checked(int head) {
-  constexpr LongAttentionPlan widest{64, Groups, Keys, Stages, Blocks};
+  constexpr LongAttentionPlan widest{64, Groups, Keys, Stages, Blocks, 0, true};
   static_assert(Blocks * (widest.shared_bytes() + 1024) <= 228 * 1024);
   static_assert(Blocks * 128 * (Groups * widest.compute_registers() + LongAttentionPlan::kLoadRegisters) <=
                 65536);
@@ -130,7 +130,11 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
   if (conditions.compute_capability != 90 || !half_operands(conditions.precision)) return {};
   const int head = static_cast<int>(shape.head_dim);
   // Measured on an H200: for other heads and lengths the other kernel is faster, or nothing is known.
-  if (head == 32 && shape.length >= 256) return checked<2, 64, 4, 2>(head);
+  if (head == 32 && shape.length >= 256) {
+    LongAttentionPlan plan = checked<2, 64, 4, 2>(head);
+    plan.ones = plan.folded = shape.folded;
+    return plan;
+  }
   if (head != 48 && head != 64) return {};
   if (shape.length >= 256) return checked<4, 64, 4, 1>(head);
   if (shape.length > 48 && shape.length <= 64) return checked<1, 64, 1, 3>(head);

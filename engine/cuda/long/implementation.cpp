@@ -1,6 +1,6 @@
 #include "cuda/long/implementation.h"
 
-#include <cmath>
+#include <numbers>
 
 #include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
@@ -16,7 +16,7 @@ using graph::Axis;
 constexpr std::int64_t kMeasuredCells = 256 * 384;  // the smallest sample that was measured
 
 AttentionShape attention_shape(const AxialAttention& layer, std::int64_t head_pitch, std::int64_t length) {
-  return {layer.heads, head_pitch, length, layer.causal};
+  return {layer.heads, head_pitch, length, layer.causal, true};
 }
 
 // `family` supplies the attention and outlives the step.
@@ -92,7 +92,7 @@ class LongStep::Bound final : public BoundStep {
       a.qkv = qkv, a.o = heads, a.mask = masked ? run.mask + s.cells.first : nullptr;
       a.tokens = sequences(row, s, s.columns), a.mask_cells = sequences(row, s, s.cells.pitch);
       a.sequences = s.tokens() / length_, a.length = length_, a.heads = layer.heads;
-      a.scale = static_cast<float>(std::abs(layer.scale));
+      a.scale = std::numbers::ln2_v<float>;  // see fold()
       attention_->enqueue(run.stream, a);
 
       p.x = heads, p.y = run.y, p.residual = run.x, p.weights = step_.output_weights_.data();

@@ -1,6 +1,7 @@
 #include "cuda/long/layer.h"
 
 #include <cmath>
+#include <numbers>
 
 namespace warpweave::cuda::long_sequences {
 
@@ -39,7 +40,7 @@ FoldedWeights fold(const AxialAttention& layer, const LayerShapes& shapes,
   f.qkv_bias.assign(static_cast<std::size_t>(3 * shapes.inner), 0.0f);
   f.output.assign(static_cast<std::size_t>(dim * shapes.inner), 0.0f);
   for (std::int64_t part = 0; part < 3; ++part) {
-    const double sign = part == 0 && layer.scale < 0 ? -1 : 1;
+    const double factor = part == 0 ? layer.scale * std::numbers::log2e : 1;
     for (std::int64_t h = 0; h < layer.heads; ++h) {
       for (std::int64_t c = 0; c < layer.head_dim; ++c) {
         const std::int64_t from = part * inner + h * layer.head_dim + (part < 2 ? rope_source(layer, c) : c);
@@ -48,10 +49,10 @@ FoldedWeights fold(const AxialAttention& layer, const LayerShapes& shapes,
         double bias = qkv_bias ? qkv_bias[from] : 0.0;
         for (std::int64_t k = 0; k < dim; ++k) {
           const double gain = norm_weight ? norm_weight[k] : 1.0;
-          f.qkv[static_cast<std::size_t>(to * dim + k)] = static_cast<float>(sign * gain * row[k]);
+          f.qkv[static_cast<std::size_t>(to * dim + k)] = static_cast<float>(factor * gain * row[k]);
           if (norm_bias) bias += static_cast<double>(row[k]) * norm_bias[k];
         }
-        f.qkv_bias[static_cast<std::size_t>(to)] = static_cast<float>(sign * bias);
+        f.qkv_bias[static_cast<std::size_t>(to)] = static_cast<float>(factor * bias);
       }
     }
   }

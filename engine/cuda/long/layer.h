@@ -23,9 +23,9 @@ struct FoldedWeights {
   std::vector<float> output, output_bias;  // [dim, inner], [dim] or empty
 };
 
-// The norm's gain goes into the columns of Wqkv and its bias into the qkv bias; a negative scale goes into q,
-// since kernels take a positive one. Head channels of q and k are reordered so that RoPE's pairs are
-// neighbours, which their product does not notice. Padded head channels are zero.
+// The norm's gain goes into the columns of Wqkv and its bias into the qkv bias; scale log2(e), of whatever
+// sign, goes into q. Head channels of q and k are reordered so that RoPE's pairs are neighbours, which their
+// product does not notice. Padded head channels are zero.
 FoldedWeights fold(const graph::AxialAttention& layer, const LayerShapes& shapes,
                    const weights::LayerWeights& weights);
 
