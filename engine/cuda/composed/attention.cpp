@@ -132,7 +132,7 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
   // Measured on an H200: for other heads and lengths the other kernel is faster, or nothing is known.
   if (head == 32 && shape.length >= 256) {
     LongAttentionPlan plan = checked<2, 64, 4, 2>(head);
-    plan.ones = plan.folded = shape.folded;
+    plan.folded = shape.folded;
     return plan;
   }
   if (head != 48 && head != 64) return {};
