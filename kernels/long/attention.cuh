@@ -12,15 +12,13 @@
 // in the range in which nothing overflows or loses digits (ptx/math.cuh). If it does not, the block runs again with a
 // maximum that follows. The decision looks at one tile of one sequence alone.
 //
-// Options: a share of the exponentials as POLYNOMIAL; row sums by ONES, 8 columns beside the values; FOLDED, where q
-// comes multiplied by scale log2(e), and no base is needed in bf16.
+// FOLDED: q comes multiplied by scale log2(e), and no base is needed in bf16.
 //
 // Shared memory: attention_params.h. Limit: 4 L^2 HEAD flops of wgmma against L^2 exponentials, per sequence and head.
 #pragma once
 
 #include "common/index.cuh"
 #include "common/types.cuh"
-#include "long/attention_exp2.cuh"
 #include "long/attention_params.h"
 #include "ptx/copy.cuh"
 #include "ptx/grid.cuh"
@@ -39,17 +37,17 @@ constexpr bool kWide = false;
 template <>
 constexpr bool kWide<bf16> = true;
 
-template <class T, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, int POLYNOMIAL, bool ONES, bool FOLDED, bool CAUSAL>
+template <class T, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, bool FOLDED, bool CAUSAL>
 struct Block {
-  static constexpr Plan plan{HEAD, GROUPS, KEYS, STAGES, BLOCKS, POLYNOMIAL, ONES, FOLDED};
+  static constexpr Plan plan{HEAD, GROUPS, KEYS, STAGES, BLOCKS, FOLDED};
   static constexpr int ROW = plan.row_bytes();
   static constexpr int STEPS = HEAD / 16;  // of k in the product by the keys
   static constexpr u32 QUERY_PANEL = 64 * ROW, KEY_PANEL = KEYS * ROW;
   using Scores = float[KEYS / 8][4];
   using Weights = u32[KEYS / 16][4];
-  using Output = float[HEAD / 8 + ONES][4];  // with ONES the last 8 columns are the row's sums
+  using Output = float[HEAD / 8][4];
   static constexpr bool BASED = !FOLDED || !kWide<T>;
-  static constexpr bool HELD = HEAD <= 32 && !ONES;  // queries stay in registers
+  static constexpr bool HELD = HEAD <= 32;  // queries stay in registers
   using Query = u32[HELD ? STEPS : 1][4];
   using Rows = float[2];  // of the rows lane / 4 and lane / 4 + 8 of a warp's 16
 
@@ -168,14 +166,11 @@ struct Block {
   }
 
   __device__ __forceinline__ void multiply_values(Output& o, const Weights& w, u32 stage) const {
-    // The ones are the panel after the values, wherever those are.
-    const u32 panel = ONES ? shared + plan.ones_at() - values(stage) : KEY_PANEL;
-    const u64 v = swizzled_rows<ROW>(values(stage), panel);
+    const u64 v = swizzled_rows<ROW>(values(stage), KEY_PANEL);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < KEYS / 16; ++i) {
-      constexpr u32 STEP = static_cast<u32>(ROW) - (ONES ? static_cast<u32>(ROW) << 16 : 0u);  // 16 rows on
-      Wgmma<T, HEAD + 8 * ONES>::template registers<true, true>(o, w[i], v + static_cast<u64>(i) * STEP);
+      Wgmma<T, HEAD>::template registers<true, true>(o, w[i], v + static_cast<u64>(i) * ROW);  // 16 rows on
     }
     wgmma_commit();
   }
@@ -208,31 +203,24 @@ struct Block {
     }
   }
 
-  // Scores to weights, and their sums where no column of ones has them.
-  template <bool MULTIPLY, bool SUBTRACT, int SHARE>
+  // Scores to weights, and their sums.
+  template <bool MULTIPLY, bool SUBTRACT>
   static __device__ __forceinline__ void exponentiate(Scores& s, float factor, const Rows& base, Rows& total) {
     float sum[2][2] = {};
 #pragma unroll
     for (int n = 0; n < KEYS / 8; ++n) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        const float scale = MULTIPLY ? factor : 1.0f;
-        if (by_polynomial<SHARE>(4 * n + r)) {
-          s[n][r] = exp2_polynomial(s[n][r], scale, SUBTRACT ? base[r / 2] : 0.0f);
-        } else {
-          const float power = MULTIPLY && !SUBTRACT ? s[n][r] * scale : s[n][r];
-          s[n][r] = exp2_approx(SUBTRACT ? MULTIPLY ? s[n][r] * scale - base[r / 2] : power - base[r / 2] : power);
-        }
-        if (!ONES) sum[r / 2][r % 2] += s[n][r];
+        const float power = MULTIPLY && !SUBTRACT ? s[n][r] * factor : s[n][r];
+        s[n][r] = exp2_approx(SUBTRACT ? MULTIPLY ? s[n][r] * factor - base[r / 2] : power - base[r / 2] : power);
+        sum[r / 2][r % 2] += s[n][r];
       }
     }
-    if (!ONES) {
-      total[0] += sum[0][0] + sum[0][1];
-      total[1] += sum[1][0] + sum[1][1];
-    }
+    total[0] += sum[0][0] + sum[0][1];
+    total[1] += sum[1][0] + sum[1][1];
   }
   static __device__ __forceinline__ void weigh(Scores& s, float factor, const Rows& base, Rows& total) {
-    exponentiate<!FOLDED, BASED, POLYNOMIAL>(s, factor, base, total);
+    exponentiate<!FOLDED, BASED>(s, factor, base, total);
   }
 
   static __device__ __forceinline__ void pack(Weights& w, const Scores& s) {
@@ -248,9 +236,9 @@ struct Block {
   }
 
   // Row sums of the whole tile.
-  static __device__ __forceinline__ void add_up(const Output& o, Rows& total) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) total[half] = ONES ? o[HEAD / 8][2 * half] : quad_sum(total[half]);
+  static __device__ __forceinline__ void add_up(Rows& total) {
+    total[0] = quad_sum(total[0]);
+    total[1] = quad_sum(total[1]);
   }
 
   // The base stays. False where the sums left the range.
@@ -296,7 +284,7 @@ struct Block {
     wgmma_settle(o);
     release(kValuesFree, before.stage);
     at.advance();
-    add_up(o, total);
+    add_up(total);
     return sum_in_range<T>(total[0]) && sum_in_range<T>(total[1]);
   }
 
@@ -304,7 +292,7 @@ struct Block {
   __device__ __forceinline__ void attend_safely(Output& o, Rows& total, const Query& q, Cursor& at, int count,
                                                 float factor) const {
 #pragma unroll
-    for (int n = 0; n < HEAD / 8 + ONES; ++n) {
+    for (int n = 0; n < HEAD / 8; ++n) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) o[n][r] = 0.0f;
     }
@@ -329,12 +317,12 @@ struct Block {
         base[half] = base_of(most[half], factor);
         total[half] *= shrink;
 #pragma unroll
-        for (int n = 0; n < HEAD / 8 + ONES; ++n) {
+        for (int n = 0; n < HEAD / 8; ++n) {
           o[n][2 * half] *= shrink;
           o[n][2 * half + 1] *= shrink;
         }
       }
-      exponentiate<true, true, 0>(s, factor, base, total);
+      exponentiate<true, true>(s, factor, base, total);
       pack(w, s);
       barrier_wait(barrier(kValuesFull, at.stage), at.parity);
       multiply_values(o, w, at.stage);
@@ -343,7 +331,7 @@ struct Block {
       release(kValuesFree, at.stage);
       at.advance();
     }
-    add_up(o, total);
+    add_up(total);
   }
 
   // Tiles that others of the block attend to and this group does not.
@@ -388,13 +376,6 @@ struct Block {
   // ---- both
 
   __device__ __forceinline__ void prepare() const {
-    if constexpr (ONES) {
-      if (threadIdx.x < 16 * ROW / 16) {
-        constexpr u32 one = Pair<T>::ones;
-        store_shared(shared + plan.ones_at() + threadIdx.x * 16, {one, one, one, one});
-        fence_async_proxy();
-      }
-    }
     if (threadIdx.x == GROUPS * 128) {
       prefetch_tensor_map(&p.qkv);
       barrier_init(query_full(), 1);
@@ -439,18 +420,7 @@ struct Block {
     }
     pass(at, others);
     const bool again = vote(!right);
-    if constexpr (ONES) {
-      // An output of its own: with one for both ways the compiler would run products one after the other.
-      if (again) {
-        if (count > 0) {
-          Output fresh;
-          attend_safely(fresh, total, q, at, count, factor);
-          store(fresh, total);
-        }
-        pass(at, others);
-        return;
-      }
-    } else if (again) {
+    if (again) {
       if (count > 0) attend_safely(o, total, q, at, count, factor);
       pass(at, others);
     }
@@ -460,11 +430,11 @@ struct Block {
 
 #endif
 
-template <class T, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, int POLYNOMIAL, bool ONES, bool FOLDED, bool CAUSAL>
+template <class T, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, bool FOLDED, bool CAUSAL>
 __global__ void __launch_bounds__((GROUPS + 1) * 128, BLOCKS) attention(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Work = Block<T, HEAD, GROUPS, KEYS, STAGES, BLOCKS, POLYNOMIAL, ONES, FOLDED, CAUSAL>;
+  using Work = Block<T, HEAD, GROUPS, KEYS, STAGES, BLOCKS, FOLDED, CAUSAL>;
   // A launch has fewer than 2^31 blocks and tokens.
   const auto length = static_cast<u32>(p.attention.length), heads = static_cast<u32>(p.attention.heads);
   const u32 tiles = (length + Work::plan.queries() - 1) / Work::plan.queries();

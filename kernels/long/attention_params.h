@@ -17,15 +17,12 @@ struct Params {
   AttentionParams attention;  // without a mask
 };
 
-// The last three fields are options that nothing chooses until they are measured.
 struct Plan {
   int head;        // elements of a head in memory: a multiple of 16, at most 128
   int groups;      // warpgroups that compute, of 64 queries each; one more loads
   int keys;        // of a stage: a multiple of 64
   int stages;      // at least 3
   int blocks;      // of a multiprocessor, that registers are to suffice for
-  int polynomial = 0;   // of 16 exponentials, so many are computed on the FMA pipe
-  bool ones = false;    // for heads of 16 and 32: weights are summed up by a column of ones beside the values
   bool folded = false;  // q comes multiplied by scale log2(e)
 
   static constexpr int kBoxRows = 64;
@@ -44,11 +41,10 @@ struct Plan {
     return most < 240 ? most : 240;
   }
 
-  // Shared memory, in bytes: queries of each group, stages of keys and values, 16 rows of ones, barriers.
+  // Shared memory, in bytes: queries of each group, stages of keys and values, barriers.
   WARPWEAVE_BOTH int stage_bytes() const { return 2 * tile_bytes(keys); }
   WARPWEAVE_BOTH int stages_at() const { return groups * tile_bytes(64); }
-  WARPWEAVE_BOTH int ones_at() const { return stages_at() + stages * stage_bytes(); }
-  WARPWEAVE_BOTH int barriers_at() const { return ones_at() + (ones ? 16 * row_bytes() : 0); }
+  WARPWEAVE_BOTH int barriers_at() const { return stages_at() + stages * stage_bytes(); }
   WARPWEAVE_BOTH int shared_bytes() const { return barriers_at() + 8 * (1 + 4 * stages); }
 };
 

@@ -87,24 +87,10 @@ WW_DEFINE_WGMMA(f16, "f16", 16, WW_LIST, "%8", "%9", "%10", "%11", "%12", "%13",
 #undef WW_LIST
 #undef WW_ALL
 
-#define WW_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11"
-#define WW_ALL WW_D(0), WW_D(1), WW_D(2)
-WW_DEFINE_WGMMA(bf16, "bf16", 24, WW_LIST, "%12", "%13", "%14", "%15", "%16", "%17", "%18", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 24, WW_LIST, "%12", "%13", "%14", "%15", "%16", "%17", "%18", WW_ALL)
-#undef WW_LIST
-#undef WW_ALL
-
 #define WW_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3)
 WW_DEFINE_WGMMA(bf16, "bf16", 32, WW_LIST, "%16", "%17", "%18", "%19", "%20", "%21", "%22", WW_ALL)
 WW_DEFINE_WGMMA(f16, "f16", 32, WW_LIST, "%16", "%17", "%18", "%19", "%20", "%21", "%22", WW_ALL)
-#undef WW_LIST
-#undef WW_ALL
-
-#define WW_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19"
-#define WW_ALL WW_D(0), WW_D(1), WW_D(2), WW_D(3), WW_D(4)
-WW_DEFINE_WGMMA(bf16, "bf16", 40, WW_LIST, "%20", "%21", "%22", "%23", "%24", "%25", "%26", WW_ALL)
-WW_DEFINE_WGMMA(f16, "f16", 40, WW_LIST, "%20", "%21", "%22", "%23", "%24", "%25", "%26", WW_ALL)
 #undef WW_LIST
 #undef WW_ALL
 

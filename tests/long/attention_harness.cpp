@@ -68,21 +68,19 @@ struct Case {
 
 std::string words(const LongAttentionPlan& p) {
   return "g" + std::to_string(p.groups) + "k" + std::to_string(p.keys) + "s" + std::to_string(p.stages) +
-         "b" + std::to_string(p.blocks) + (p.polynomial ? "p" + std::to_string(p.polynomial) : "") +
-         (p.ones ? "o" : "") + (p.folded ? "f" : "");
+         "b" + std::to_string(p.blocks) + (p.folded ? "f" : "");
 }
 
 // What is tried for heads of this size.
 std::vector<LongAttentionPlan> plans(int head, bool folded) {
   std::vector<LongAttentionPlan> list;
-  const auto add = [&](int groups, int keys, int stages, int blocks, int polynomial = 0, bool ones = false) {
-    list.push_back({head, groups, keys, stages, blocks, polynomial, ones, folded});
+  const auto add = [&](int groups, int keys, int stages, int blocks) {
+    list.push_back({head, groups, keys, stages, blocks, folded});
   };
   if (head <= 32) {
-    add(2, 64, 4, 2), add(2, 64, 4, 2, 2), add(2, 64, 4, 2, 0, true), add(2, 64, 4, 2, 2, true);
-    if (folded) add(2, 64, 4, 2, 4, true);
+    add(2, 64, 4, 2);
   } else if (head <= 64) {
-    add(4, 64, 4, 1), add(4, 64, 4, 1, 2), add(1, 64, 1, 3);
+    add(4, 64, 4, 1), add(1, 64, 1, 3);
   } else {
     add(2, 128, 2, 1), add(2, 64, 3, 1);
   }

@@ -8,7 +8,7 @@ namespace {
 // A plan that a multiprocessor of 9.0 has the shared memory and registers for, with heads of up to 64.
 template <int Groups, int Keys, int Stages, int Blocks>
 LongAttentionPlan checked(int head) {
-  constexpr LongAttentionPlan widest{64, Groups, Keys, Stages, Blocks, 0, true};
+  constexpr LongAttentionPlan widest{64, Groups, Keys, Stages, Blocks};
   static_assert(Blocks * (widest.shared_bytes() + 1024) <= 228 * 1024);
   static_assert(Blocks * 128 * (Groups * widest.compute_registers() + LongAttentionPlan::kLoadRegisters) <=
                 65536);
@@ -144,9 +144,9 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
 KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Precision precision) {
   std::string text = "warpweave::kernels::long_attention::attention<" + device_type(precision) + ", " +
                      std::to_string(plan.head);
-  for (const int part : {plan.groups, plan.keys, plan.stages, plan.blocks, plan.polynomial})
+  for (const int part : {plan.groups, plan.keys, plan.stages, plan.blocks})
     text += ", " + std::to_string(part);
-  for (const bool part : {plan.ones, plan.folded, causal}) text += part ? ", true" : ", false";
+  for (const bool part : {plan.folded, causal}) text += part ? ", true" : ", false";
   return {"long/attention.cuh", text + ">"};
 }
 
