@@ -12,17 +12,18 @@ struct alignas(64) TensorMap {
 };
 
 struct Params {
-  TensorMap qkv;  // (channel of 3 heads HEAD, element of a sequence, sequence % inner, sequence / inner); boxes of
-                  // Plan::kBoxRows elements and Plan::box_channels() channels, swizzled over the box's rows
+  TensorMap
+      qkv;  // (channel of 3 heads HEAD, element of a sequence, sequence % inner, sequence / inner); boxes of
+            // Plan::kBoxRows elements and Plan::box_channels() channels, swizzled over the box's rows
   AttentionParams attention;  // without a mask
 };
 
 struct Plan {
-  int head;        // elements of a head in memory: a multiple of 16, at most 128
-  int groups;      // warpgroups that compute, of 64 queries each; one more loads
-  int keys;        // of a stage: a multiple of 64
-  int stages;      // at least 3
-  int blocks;      // of a multiprocessor, that registers are to suffice for
+  int head;             // elements of a head in memory: a multiple of 16, at most 128
+  int groups;           // warpgroups that compute, of 64 queries each; one more loads
+  int keys;             // of a stage: a multiple of 64
+  int stages;           // at least 3
+  int blocks;           // of a multiprocessor, that registers are to suffice for
   bool folded = false;  // q comes multiplied by scale log2(e)
 
   static constexpr int kBoxRows = 64;

@@ -15,20 +15,10 @@ using properties::random_grid;
 using properties::random_mask;
 using properties::same_bits;
 using properties::samples;
+using properties::update_error;
 
 Tensor run(const Engine& e, const Tensor& x, const Tensor* mask = nullptr, DType output = DType::f32) {
   return e.run(x, mask, output);
-}
-
-double update_error(const Tensor& y, const Tensor& y64, const Tensor& x, bool residual) {
-  const auto a = y.values<float>(), b = y64.values<float>(), c = x.values<float>();
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double d = static_cast<double>(b[i]) - (residual ? static_cast<double>(c[i]) : 0.0);
-    error += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    norm += d * d;
-  }
-  return std::sqrt(error / std::max(norm, 1e-30));
 }
 
 TEST(GpuRandom, ProblemsAgreeWithFloat64) {

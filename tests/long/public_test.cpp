@@ -24,6 +24,8 @@ namespace {
 
 using properties::Attention;
 using properties::Dice;
+using properties::rounded;
+using properties::update_error;
 
 constexpr int kLayers = 58, kProblems = 7, kLeastRun = 350;
 
@@ -75,19 +77,6 @@ EngineOptions options(Precision precision, std::int64_t limit = 0) {
   o.device = Device::cuda(0);
   o.precision = precision, o.plan = "long", o.strict = true, o.workspace_limit = limit;
   return o;
-}
-
-Tensor rounded(const Tensor& x, Precision precision) { return x.to(storage_type(precision)).to(DType::f32); }
-
-double update_error(const Tensor& y, const Tensor& exact, const Tensor& x, bool residual) {
-  const auto a = y.values<float>(), b = exact.values<float>(), c = x.values<float>();
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double delta = static_cast<double>(b[i]) - (residual ? static_cast<double>(c[i]) : 0.0);
-    error += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    size += delta * delta;
-  }
-  return std::sqrt(error / std::max(size, 1e-30));
 }
 
 // The rounding of y alone, which no implementation avoids, comes to most of this where the update is small.

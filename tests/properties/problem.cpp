@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -199,6 +200,19 @@ double difference(const Tensor& a, const Tensor& b) {
   }
   return size > 0 ? std::sqrt(apart / size) : std::sqrt(apart);
 }
+
+double update_error(const Tensor& y, const Tensor& exact, const Tensor& x, bool residual) {
+  const auto a = y.values<float>(), b = exact.values<float>(), c = x.values<float>();
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double delta = static_cast<double>(b[i]) - (residual ? static_cast<double>(c[i]) : 0.0);
+    error += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    size += delta * delta;
+  }
+  return std::sqrt(error / std::max(size, 1e-30));
+}
+
+Tensor rounded(const Tensor& x, Precision precision) { return x.to(storage_type(precision)).to(DType::f32); }
 
 const std::vector<std::string>& plans() {
   static const std::vector<std::string> list = [] {

@@ -74,6 +74,10 @@ bool same_bits(const Tensor& a, const Tensor& b);
 bool same_cell(const Tensor& a, const Tensor& b, std::int64_t batch, std::int64_t row, std::int64_t column);
 // ||a - b|| / ||b||; NaN where either has one.
 double difference(const Tensor& a, const Tensor& b);
+// ||y - exact|| / ||exact - x||, or over ||exact|| without a residual; all float32.
+double update_error(const Tensor& y, const Tensor& exact, const Tensor& x, bool residual);
+// In float32, each value rounded to the stored type of the precision.
+Tensor rounded(const Tensor& x, Precision precision);
 
 // The implementations of the CPU by name: "cpu_fused" where this build has it, and "reference".
 const std::vector<std::string>& plans();

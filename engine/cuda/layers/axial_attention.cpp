@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "cuda/layers/layers.h"
+#include "cuda/rope.h"
 #include "cuda/slices.h"
 
 namespace warpweave::cuda {
@@ -172,18 +173,7 @@ class AttentionStep::Bound final : public BoundStep {
 
   void prepare_rope() {
     const graph::Rope& rope = *step_.layer_.rope;
-    const std::int64_t pairs = rope.dims / 2;
-    std::vector<float> table(static_cast<std::size_t>(length_ * pairs * 2));
-    for (std::int64_t c = 0; c < pairs; ++c) {
-      const double frequency =
-          std::pow(rope.theta, -2.0 * static_cast<double>(c) / static_cast<double>(rope.dims));
-      for (std::int64_t position = 0; position < length_; ++position) {
-        const double angle = static_cast<double>(position) * frequency;
-        table[(position * pairs + c) * 2] = static_cast<float>(std::cos(angle));
-        table[(position * pairs + c) * 2 + 1] = static_cast<float>(std::sin(angle));
-      }
-    }
-    table_ = upload(table);
+    table_ = upload(rotation_table(rope.theta, rope.dims, rope.dims / 2, length_));
     rope_ = step_.context_.device.kernels().get(
         elementwise_kernel("rope", device_type(step_.context_.precision)));
   }

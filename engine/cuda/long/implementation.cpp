@@ -5,6 +5,7 @@
 #include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
 #include "cuda/long/layer.h"
+#include "cuda/rope.h"
 #include "cuda/slices.h"
 
 namespace warpweave::cuda::long_sequences {
@@ -65,8 +66,8 @@ class LongStep::Bound final : public BoundStep {
         attention_(
             step.family_.attention(attention_shape(step.layer_, step.shapes(false).head_pitch, length_),
                                    step.precision_, step.device_)) {
-    if (step.layer_.rope)
-      rotation_ = upload(rotation(*step.layer_.rope, step.shapes(false).head_pitch, length_));
+    if (const auto& rope = step.layer_.rope)
+      rotation_ = upload(rotation_table(rope->theta, rope->dims, step.shapes(false).head_pitch / 2, length_));
   }
 
   std::size_t workspace_bytes() const noexcept override {

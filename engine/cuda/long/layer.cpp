@@ -1,6 +1,5 @@
 #include "cuda/long/layer.h"
 
-#include <cmath>
 #include <numbers>
 
 namespace warpweave::cuda::long_sequences {
@@ -62,23 +61,6 @@ FoldedWeights fold(const AxialAttention& layer, const LayerShapes& shapes,
                                         i % layer.head_dim)] = out_weight[n * inner + i];
   if (out_bias) f.output_bias.assign(out_bias, out_bias + dim);
   return f;
-}
-
-std::vector<float> rotation(const graph::Rope& rope, std::int64_t head_pitch, std::int64_t length) {
-  const std::int64_t pairs = head_pitch / 2;
-  std::vector<float> table(static_cast<std::size_t>(length * pairs * 2));
-  for (std::int64_t c = 0; c < pairs; ++c) {
-    const double frequency =
-        2 * c < rope.dims
-            ? std::pow(rope.theta, -2.0 * static_cast<double>(c) / static_cast<double>(rope.dims))
-            : 0.0;
-    for (std::int64_t position = 0; position < length; ++position) {
-      const double angle = static_cast<double>(position) * frequency;
-      table[static_cast<std::size_t>((position * pairs + c) * 2)] = static_cast<float>(std::cos(angle));
-      table[static_cast<std::size_t>((position * pairs + c) * 2 + 1)] = static_cast<float>(std::sin(angle));
-    }
-  }
-  return table;
 }
 
 }  // namespace warpweave::cuda::long_sequences

@@ -29,8 +29,4 @@ struct FoldedWeights {
 FoldedWeights fold(const graph::AxialAttention& layer, const LayerShapes& shapes,
                    const weights::LayerWeights& weights);
 
-// (cos, sin) of every position and channel pair of a head: [length][head_pitch / 2][2]; (1, 0) beyond the
-// RoPE's dims.
-std::vector<float> rotation(const graph::Rope& rope, std::int64_t head_pitch, std::int64_t length);
-
 }  // namespace warpweave::cuda::long_sequences

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -7,29 +6,12 @@
 #include <string>
 
 #include "cuda/resident/problem.h"
+#include "cuda/rope.h"
+#include "numeric/half.h"
 #include "warpweave/error.h"
 
 namespace warpweave::cuda::resident {
 namespace {
-
-std::uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >>
-                                    16);  // to nearest even; weights are finite
-}
-
-std::uint16_t to_f16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t sign = bits >> 16 & 0x8000;
-  const float magnitude = std::fabs(value);
-  if (magnitude >= 65520.0f) return static_cast<std::uint16_t>(sign | 0x7c00);
-  if (magnitude < 6.103515625e-05f) {  // subnormal: units of 2^-24, rounded by the addition
-    const float shifted = magnitude + 0.5f;
-    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
-  }
-  const std::uint32_t m = bits & 0x7fffffff;
-  return static_cast<std::uint16_t>(sign | ((m + 0xfff + (m >> 13 & 1) - 0x38000000u) >> 13));
-}
 
 // Where channel `position` of a packed Q or K head comes from.
 int rope_source(const Problem& p, int position) {
@@ -96,12 +78,12 @@ std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
   const int hw = w.head_width();
   const Folded folded(p, t);
   const auto narrow = [&](double v) {
-    if (p.element == Element::bf16) return to_bf16(static_cast<float>(v));
+    if (p.element == Element::bf16) return float_to_bf16(static_cast<float>(v));
     if (std::fabs(v) >= 65520)
       throw Error(ErrorCode::device,
                   "axial_attention: a weight times the norm's gain and the scale leaves the range of fp16 (" +
                       std::to_string(v) + "), and so would what it makes; use bf16 or fp32");
-    return to_f16(static_cast<float>(v));
+    return float_to_f16(static_cast<float>(v));
   };
   std::vector<std::byte> blob(static_cast<std::size_t>(w.bytes()));
   const auto put = [&](std::size_t offset, auto value) {
@@ -147,15 +129,7 @@ std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
 }
 
 std::vector<float> rotation(const Problem& p, int length) {
-  const int pairs = p.weights().head_width() / 2;
-  std::vector<float> table(static_cast<std::size_t>(length) * pairs * 2);
-  for (int t = 0; t < length; ++t)
-    for (int c = 0; c < pairs; ++c) {
-      const double angle = 2 * c < p.rope_dims ? t * std::pow(p.rope_theta, -2.0 * c / p.rope_dims) : 0.0;
-      table[(static_cast<std::size_t>(t) * pairs + c) * 2] = static_cast<float>(std::cos(angle));
-      table[(static_cast<std::size_t>(t) * pairs + c) * 2 + 1] = static_cast<float>(std::sin(angle));
-    }
-  return table;
+  return rotation_table(p.rope_theta, p.rope_dims, p.weights().head_width() / 2, length);
 }
 
 }  // namespace warpweave::cuda::resident

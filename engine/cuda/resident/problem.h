@@ -42,9 +42,9 @@ struct Tensors {
 //   V bias -> the output bias without a mask (weights sum to one); with one a query without keys must not get
 //   it.
 // Head channels of Q and K are reordered so that RoPE's pairs are neighbours. In fp16, whose range is narrow
-// (65504 to 2^-14 at full precision), powers of two move between Wq and Wk, and between Wv and Wout, of a head
-// until their largest weights are of one size; the product is the same. Throws Error(device) where even then a
-// weight is beyond the range.
+// (65504 to 2^-14 at full precision), powers of two move between Wq and Wk, and between Wv and Wout, of a
+// head until their largest weights are of one size; the product is the same. Throws Error(device) where even
+// then a weight is beyond the range.
 std::vector<std::byte> pack(const Problem& problem, const Tensors& tensors);
 
 // (cos, sin) of every token and channel pair of a head: [length][head_width / 2][2]; (1, 0) beyond rope_dims.
