@@ -274,6 +274,8 @@ class Split final : public CudaImplementation {
       return plan::Claim::decline("tf32 gains nothing on fewer than 8 cells; plain float32 is exact");
     if (layer->norm.kind == graph::NormKind::none)
       return plan::Claim::decline("without a norm its operands have no bound");
+    if (layer->sequences(rest[0].input) > kMostSequences)
+      return plan::Claim::decline("more than 2^30 sequences in a sample");
     if (layer->dim % 4 != 0 || layer->dim > kMostChannels)
       return plan::Claim::decline("dim " + std::to_string(layer->dim) + " is no multiple of 4 up to " +
                                   std::to_string(kMostChannels));

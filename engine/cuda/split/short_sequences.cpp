@@ -12,7 +12,6 @@ using graph::AxialAttention;
 using graph::Axis;
 
 constexpr std::int64_t kLongest = 64, kThreads = 256;
-constexpr std::int64_t kMostSequences = std::int64_t{1} << 30;  // of a launch
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 

@@ -10,6 +10,8 @@
 
 namespace warpweave::cuda::split {
 
+inline constexpr std::int64_t kMostSequences = std::int64_t{1} << 30;  // of a launch
+
 // Whether a GPU whose blocks get `shared_memory` bytes can run the layer on sequences of this length.
 bool takes_short(const graph::AxialAttention& layer, std::int64_t length, int parts,
                  std::int64_t shared_memory);
