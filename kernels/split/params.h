@@ -5,7 +5,7 @@
 
 namespace warpweave::kernels::split {
 
-// A weight w [n, k] in parts: rows [n rounded up to 64, 2, k rounded up to 32] fp16, factor and bias [n
+// A weight w [n, k] in parts: rows [n rounded up to 128, 2, k rounded up to 32] fp16, factor and bias [n
 // rounded up].
 struct Weight {
   const void* rows;

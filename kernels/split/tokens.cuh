@@ -17,13 +17,14 @@ constexpr float token_scale() {
   return static_cast<float>(1 << shift);
 }
 
-// A row is [PARTS, DEPTH] fp16; channels from DIM up to the next multiple of 16 are set to zero.
+// A row is [PARTS, DEPTH] fp16, DEPTH being DIM rounded up to 32; channels past DIM are zero, since products take them.
 template <int PARTS, NormKind NORM, int DIM, int DEPTH>
 struct Tokens {
   static constexpr float SCALE = token_scale<DIM>();
   static constexpr int VECTORS = DIM / 4;
-  static constexpr int LANES = VECTORS > 16 ? 32 : VECTORS > 8 ? 16 : VECTORS > 4 ? 8 : 4;  // of a token
+  static constexpr int LANES = VECTORS > 16 ? 32 : VECTORS > 8 ? 16 : 8;  // of a token
   static constexpr int PER = (VECTORS + LANES - 1) / LANES;                                // 16-byte vectors of a lane
+  static_assert(LANES * PER * 4 >= DEPTH && DEPTH % 32 == 0);
   static constexpr int AT_ONCE = 4 / PER > 0 ? 4 / PER : 1;  // tokens of a lane whose loads are under way together
 
   // All threads of the block call it. `place(slot)` is the element of the grid at which token `slot` begins, or negative
@@ -93,7 +94,7 @@ struct Tokens {
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
       const int d = (i * LANES + lane) * 4;
-      if (d >= (DIM + 15) / 16 * 16) continue;
+      if (d >= DEPTH) continue;
       const Parts<PARTS> a(v[i][0], v[i][1]), b(v[i][2], v[i][3]);
 #pragma unroll
       for (int part = 0; part < PARTS; ++part)

@@ -44,11 +44,15 @@ struct LinearPlan {
 
 // Blocks of kernels/split/project.cuh: norm and q, k, v in one, where the channels of its tokens fit.
 struct ProjectPlan {
+  static constexpr std::int64_t kMostColumns = 128;
+  static_assert(kColumns % kMostColumns == 0 &&
+                kColumns % LinearPlan::kColumns == 0);  // whole blocks are read
   std::int64_t tokens;
   std::size_t shared;
   ProjectPlan(std::int64_t dim, int parts) : tokens(dim > 128 ? 64 : 128) {
     const std::int64_t depth = (dim + kDepth - 1) / kDepth * kDepth;
-    const std::int64_t stages = dim > 128 ? 2 : 3, columns = dim > 128 ? 128 : 64;
+    const std::int64_t stages = dim > 128 ? 2 : 3;
+    const std::int64_t columns = dim > 128 ? kMostColumns : 64;  // of the weight at a time
     shared = static_cast<std::size_t>(tokens * (parts * depth * 2 + 16) +
                                       stages * columns * stage_pitch(kWeightParts));
   }

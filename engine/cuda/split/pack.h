@@ -27,7 +27,7 @@ struct Packed {
 };
 
 inline constexpr int kWeightParts = 2;
-inline constexpr int kColumns = 64, kDepth = 32;  // multiples that the product kernel takes
+inline constexpr int kColumns = 128, kDepth = 32;  // multiples that the product kernels take
 
 // Permutes within 32, so that a lane of a product holds neighbouring columns (kernels/split/tile.cuh).
 constexpr std::int64_t packed_row(std::int64_t column) {
