@@ -48,6 +48,8 @@ void compile_all(const Wanted& wanted) {
     const auto p = properties::random_problem(static_cast<std::uint64_t>(seed));
     list.push_back({properties::make_model(p.attention.dim, {p.attention.yaml()}), p.shape});
   }
+  for (const std::int64_t dim : kOddDims)
+    for (const std::int64_t length : kOddLengths) list.push_back({odd_model(dim), {1, 3, length}});
   std::atomic<std::size_t> next{0};
   std::vector<std::jthread> threads;
   for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t) {

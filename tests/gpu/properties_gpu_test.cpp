@@ -180,6 +180,28 @@ TEST(GpuIsolation, OfMaskedCells) {
 }
 
 // NaN in a valid cell stays in its sequence, and is seen there.
+// A kernel that takes shared memory, or a weight, further than it was written meets NaN here: a grid of
+// nothing else runs before, on every multiprocessor.
+TEST(GpuIsolation, OfWhatWasThereBefore) {
+  for (const std::int64_t dim : kOddDims) {
+    const Model model = odd_model(dim);
+    const Engine cpu = properties::cpu_engine(model, "reference", Precision::fp64);
+    for (const std::int64_t length : kOddLengths) {
+      Tensor nothing(DType::f32, {1, 300, length, dim});
+      for (float& v : nothing.values<float>()) v = NAN;
+      const Tensor x = random_grid({1, 3, length}, dim, 14), y64 = cpu.run(x);
+      for (const auto& plan : plans()) {
+        for (const Precision precision : kPrecisions) {
+          const Engine e = engine(model, plan, precision);
+          (void)run(e, nothing);
+          EXPECT_LE(update_error(run(e, x), y64, x, true), loose_limit(precision))
+              << plan << " " << to_string(precision) << " dim " << dim << " length " << length;
+        }
+      }
+    }
+  }
+}
+
 TEST(GpuIsolation, OfSequences) {
   const Model model = make_model(32, {"axial_attention: {axis: column, heads: 2}"});
   const Tensor x = random_grid({2, 40, 9}, 32, 12);

@@ -98,6 +98,14 @@ inline double loose_limit(Precision precision) {
   }
 }
 
+// Channels that are no whole number of tiles, of one layer with 192 columns of q, k and v, at both kinds of
+// length.
+inline constexpr std::int64_t kOddDims[] = {4, 12, 20, 36, 72, 100, 132, 192, 252};
+inline constexpr std::int64_t kOddLengths[] = {40, 70};
+inline Model odd_model(std::int64_t dim) {
+  return properties::make_model(dim, {"axial_attention: {axis: row, heads: 2, head_dim: 32}"});
+}
+
 // Seed and shapes of the random problems, also for filling the kernel cache ahead of a run.
 inline constexpr int kRandomProblems = 40;
 
