@@ -176,13 +176,17 @@ struct Attention {
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float base = top[m][half] == minus_infinity() ? 0.0f : top[m][half] * factor - Products::BOOST;
+        // NARROW: of the scores as they are; else of the exponents.
+        const float base = top[m][half] == minus_infinity() ? 0.0f
+                           : Products::NARROW               ? top[m][half]
+                                                            : top[m][half] * factor - Products::BOOST;
         float sum = 0.0f;
 #pragma unroll
         for (int n = 0; n < STEP / 8; ++n) {
 #pragma unroll
           for (int r = 2 * half; r < 2 * half + 2; ++r) {
-            s[m][n][r] = exp2_approx(s[m][n][r] * factor - base);
+            s[m][n][r] = exp2_approx(Products::NARROW ? (s[m][n][r] - base) * factor + Products::BOOST
+                                                      : s[m][n][r] * factor - base);
             sum += s[m][n][r];
           }
         }

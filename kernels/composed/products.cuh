@@ -2,6 +2,7 @@
 // scores = q k^T and out += p v, with k and v in shared memory, rows of ROW elements in ROW_BYTES.
 //
 // SLACK: a row's maximum moves once scores exceed it by 2^SLACK; BOOST: weights come out 2^BOOST times as large.
+// NARROW: weights just above the maximum's would be infinite, so the maximum is subtracted before anything is rounded.
 //
 // Accumulators are those of m16n8 (ptx/mma.cuh): with g = lane / 4, c = lane % 4 a lane holds rows g and g + 8,
 // columns 2c and 2c + 1 of every 16 x 8 tile. ROW_BYTES is an odd multiple of 16, so that 8 rows read at the same
@@ -14,12 +15,19 @@
 
 namespace warpweave::kernels::composed {
 
+// Whether numbers of the type end at 65504.
+template <class T>
+constexpr bool kEndsEarly = false;
+template <>
+constexpr bool kEndsEarly<f16> = true;
+
 // 16-bit operands by m16n8k16. HEAD_DIM is a multiple of 16.
 template <class T, int HEAD>
 struct HalfProducts {
   using Element = T;
   static constexpr int HEAD_DIM = HEAD, ROW = HEAD;
   static constexpr float SLACK = 8.0f, BOOST = 0.0f;
+  static constexpr bool NARROW = kEndsEarly<T>;
   static constexpr int ROW_BYTES = HEAD * 2 + 16;
   static constexpr bool RESIDENT = HEAD <= 128;  // q stays in registers; else it is read again for every tile
 
@@ -120,6 +128,7 @@ struct FloatProducts {
   using Element = float;
   static constexpr int HEAD_DIM = HEAD, ROW = HEAD;
   static constexpr float SLACK = 8.0f, BOOST = 0.0f;
+  static constexpr bool NARROW = false;
   static constexpr int ROW_BYTES = HEAD * 4 + 16;
   static constexpr int GROUP = 4;  // steps of 8 terms that the tensor core adds up
 

@@ -22,7 +22,7 @@ struct Plan {
   int head;             // elements of a head in memory: a multiple of 16, at most 128
   int groups;           // warpgroups that compute, of 64 queries each; one more loads
   int keys;             // of a stage: a multiple of 64
-  int stages;           // at least 3
+  int stages;           // 3 or more, or 1 where one tile is all
   int blocks;           // of a multiprocessor, that registers are to suffice for
   bool folded = false;  // q comes multiplied by scale log2(e)
 

@@ -127,6 +127,7 @@ struct Projection {
     }
     wgmma_commit();
     wgmma_wait<0>();
+    wgmma_settle(d);
   }
 #endif
 
@@ -144,7 +145,7 @@ struct Projection {
   // Pairs of neighbouring channels of a head turn by the angles of the token's position.
   __device__ __forceinline__ void rotate(float (&v)[8], int token, int column) const {
     const int position = clamped(token) / p.position_divisor % p.length;
-    const float4* turn = reinterpret_cast<const float4*>(p.rotation + (position * (Head / 2) + column % Head / 2) * 2);
+    const float4* turn = reinterpret_cast<const float4*>(p.rotation + static_cast<i64>(position) * Head + column % Head);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float4 t = turn[i];

@@ -17,6 +17,7 @@ struct SplitProducts {
   static constexpr int HEAD_DIM = HEAD, ROW = PARTS * HEAD;
   static constexpr int ROW_BYTES = ROW_PITCH, PART_BYTES = HEAD * 2;
   static constexpr float SLACK = 2.0f, BOOST = 13.0f;
+  static constexpr bool NARROW = true;
 
   template <int TILES>
   struct Query {

@@ -153,19 +153,19 @@ struct ShortSequences {
         for (int r = 0; r < 4; ++r) {
           const int key = n * 8 + c * 2 + r % 2;
           const bool seen = valid[first + key] && (!CAUSAL || key <= strip - first + g + r / 2 * 8);
-          s[0][n][r] = seen ? s[0][n][r] * factor : minus_infinity();
+          s[0][n][r] = seen ? s[0][n][r] : minus_infinity();
           top[r / 2] = fmaxf(top[r / 2], s[0][n][r]);
         }
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         top[half] = quad_max(top[half]);
-        const float base = top[half] == minus_infinity() ? 0.0f : top[half] - Products::BOOST;
+        const float most = top[half] == minus_infinity() ? 0.0f : top[half];
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
 #pragma unroll
           for (int r = 2 * half; r < 2 * half + 2; ++r) {
-            s[0][n][r] = exp2_approx(s[0][n][r] - base);
+            s[0][n][r] = exp2_approx((s[0][n][r] - most) * factor + Products::BOOST);
             total[half] += s[0][n][r];
           }
         }

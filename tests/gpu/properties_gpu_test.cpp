@@ -179,7 +179,6 @@ TEST(GpuIsolation, OfMaskedCells) {
   }
 }
 
-// NaN in a valid cell stays in its sequence, and is seen there.
 // A kernel that takes shared memory, or a weight, further than it was written meets NaN here: a grid of
 // nothing else runs before, on every multiprocessor.
 TEST(GpuIsolation, OfWhatWasThereBefore) {
@@ -202,6 +201,28 @@ TEST(GpuIsolation, OfWhatWasThereBefore) {
   }
 }
 
+// Scores of 1e7 and more, where neighbouring float32 numbers lie further apart than fp16 has room above 1.
+TEST(GpuRange, SteepScoresStayFinite) {
+  for (const char* scale : {"1e4", "-1e6", "1e6"}) {
+    const Model model = make_model(
+        64, {std::string("axial_attention: {axis: row, heads: 2, head_dim: 32, scale: ") + scale + "}"});
+    for (const std::int64_t length : {40, 300}) {
+      const Tensor x = random_grid({1, 5, length}, 64, 15);
+      for (const auto& plan : plans()) {
+        for (const Precision precision : kPrecisions) {
+          const Tensor y = run(engine(model, plan, precision), x);
+          const auto values = y.values<float>();
+          const auto broken =
+              std::count_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+          EXPECT_EQ(broken, 0) << plan << " " << to_string(precision) << " scale " << scale << " length "
+                               << length;
+        }
+      }
+    }
+  }
+}
+
+// NaN in a valid cell stays in its sequence, and is seen there.
 TEST(GpuIsolation, OfSequences) {
   const Model model = make_model(32, {"axial_attention: {axis: column, heads: 2}"});
   const Tensor x = random_grid({2, 40, 9}, 32, 12);

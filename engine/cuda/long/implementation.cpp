@@ -1,5 +1,6 @@
 #include "cuda/long/implementation.h"
 
+#include <cmath>
 #include <numbers>
 
 #include "cuda/composed/family.h"
@@ -16,8 +17,9 @@ using graph::Axis;
 
 constexpr std::int64_t kMeasuredCells = 256 * 384;  // the smallest sample that was measured
 
-AttentionShape attention_shape(const AxialAttention& layer, std::int64_t head_pitch, std::int64_t length) {
-  return {layer.heads, head_pitch, length, layer.causal, true};
+AttentionShape attention_shape(const AxialAttention& layer, std::int64_t head_pitch, std::int64_t length,
+                               Precision precision) {
+  return {layer.heads, head_pitch, length, layer.causal, folds_scale(layer, precision)};
 }
 
 // `family` supplies the attention and outlives the step.
@@ -28,7 +30,7 @@ class LongStep final : public Step {
       : family_(family), layer_(layer), precision_(precision), device_(device) {
     const LayerShapes shapes = this->shapes(false);
     const layout::ProjectPlan qkv = plan_of(shapes.qkv), output = plan_of(shapes.output);
-    const FoldedWeights folded = fold(layer, shapes, weights);
+    const FoldedWeights folded = fold(layer, shapes, weights, precision);
     qkv_weights_ = upload_bytes(pack_projection(qkv, folded.qkv, folded.qkv_bias, precision), "weights");
     output_weights_ =
         upload_bytes(pack_projection(output, folded.output, folded.output_bias, precision), "weights");
@@ -63,9 +65,9 @@ class LongStep::Bound final : public BoundStep {
         slices_(shape.batch, shape.input.rows, shape.input.columns,
                 step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, 4 * inner_bytes_, 2,
                 shape.workspace_limit),
-        attention_(
-            step.family_.attention(attention_shape(step.layer_, step.shapes(false).head_pitch, length_),
-                                   step.precision_, step.device_)) {
+        attention_(step.family_.attention(
+            attention_shape(step.layer_, step.shapes(false).head_pitch, length_, step.precision_),
+            step.precision_, step.device_)) {
     if (const auto& rope = step.layer_.rope)
       rotation_ = upload(rotation_table(rope->theta, rope->dims, step.shapes(false).head_pitch / 2, length_));
   }
@@ -93,7 +95,8 @@ class LongStep::Bound final : public BoundStep {
       a.qkv = qkv, a.o = heads, a.mask = masked ? run.mask + s.cells.first : nullptr;
       a.tokens = sequences(row, s, s.columns), a.mask_cells = sequences(row, s, s.cells.pitch);
       a.sequences = s.tokens() / length_, a.length = length_, a.heads = layer.heads;
-      a.scale = std::numbers::ln2_v<float>;  // see fold()
+      a.scale = folds_scale(layer, step_.precision_) ? std::numbers::ln2_v<float>
+                                                     : static_cast<float>(std::abs(layer.scale));
       attention_->enqueue(run.stream, a);
 
       p.x = heads, p.y = run.y, p.residual = run.x, p.weights = step_.output_weights_.data();
@@ -155,8 +158,8 @@ class Long final : public CudaImplementation {
                                   const plan::Conditions& conditions) const override {
     const auto& layer = static_cast<const AxialAttention&>(*layers[0].layer);
     const std::int64_t head_pitch = family_->head_pitch(layer.head_dim, conditions.precision);
-    auto list = family_->attention_kernels(attention_shape(layer, head_pitch, layer.length(layers[0].input)),
-                                           conditions);
+    auto list = family_->attention_kernels(
+        attention_shape(layer, head_pitch, layer.length(layers[0].input), conditions.precision), conditions);
     const LayerShapes shapes = shapes_of(layer, head_pitch, false);
     for (const bool masked : {false, true})
       list.push_back(projection_kernel(shapes_of(layer, head_pitch, masked).qkv, plan_of(shapes.qkv),

@@ -1,5 +1,6 @@
 #include "cuda/long/layer.h"
 
+#include <cmath>
 #include <numbers>
 
 namespace warpweave::cuda::long_sequences {
@@ -28,8 +29,12 @@ std::int64_t rope_source(const AxialAttention& layer, std::int64_t position) {
 
 }  // namespace
 
+bool folds_scale(const AxialAttention& layer, Precision precision) {
+  return precision != Precision::fp16 || std::fabs(layer.scale) * std::numbers::log2e <= 1;
+}
+
 FoldedWeights fold(const AxialAttention& layer, const LayerShapes& shapes,
-                   const weights::LayerWeights& weights) {
+                   const weights::LayerWeights& weights, Precision precision) {
   const std::int64_t dim = layer.dim, inner = layer.inner();
   const float *norm_weight = weights.find("norm.weight"), *norm_bias = weights.find("norm.bias"),
               *qkv_weight = weights.find("qkv.weight"), *qkv_bias = weights.find("qkv.bias"),
@@ -39,7 +44,9 @@ FoldedWeights fold(const AxialAttention& layer, const LayerShapes& shapes,
   f.qkv_bias.assign(static_cast<std::size_t>(3 * shapes.inner), 0.0f);
   f.output.assign(static_cast<std::size_t>(dim * shapes.inner), 0.0f);
   for (std::int64_t part = 0; part < 3; ++part) {
-    const double factor = part == 0 ? layer.scale * std::numbers::log2e : 1;
+    const double scale =
+        folds_scale(layer, precision) ? layer.scale * std::numbers::log2e : std::copysign(1.0, layer.scale);
+    const double factor = part == 0 ? scale : 1;
     for (std::int64_t h = 0; h < layer.heads; ++h) {
       for (std::int64_t c = 0; c < layer.head_dim; ++c) {
         const std::int64_t from = part * inner + h * layer.head_dim + (part < 2 ? rope_source(layer, c) : c);

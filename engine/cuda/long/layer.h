@@ -23,10 +23,14 @@ struct FoldedWeights {
   std::vector<float> output, output_bias;  // [dim, inner], [dim] or empty
 };
 
-// The norm's gain goes into the columns of Wqkv and its bias into the qkv bias; scale log2(e), of whatever
+// Whether q comes multiplied by scale log2(e); not in fp16 where that would enlarge it, since fp16 ends at
+// 65504.
+bool folds_scale(const graph::AxialAttention& layer, Precision precision);
+
+// The norm's gain goes into the columns of Wqkv and its bias into the qkv bias; scale log2(e), or else its
 // sign, goes into q. Head channels of q and k are reordered so that RoPE's pairs are neighbours, which their
 // product does not notice. Padded head channels are zero.
 FoldedWeights fold(const graph::AxialAttention& layer, const LayerShapes& shapes,
-                   const weights::LayerWeights& weights);
+                   const weights::LayerWeights& weights, Precision precision);
 
 }  // namespace warpweave::cuda::long_sequences
