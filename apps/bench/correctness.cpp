@@ -179,17 +179,17 @@ double error_limit(Precision precision, std::size_t layers) {
   const double blocks = std::max(1.0, static_cast<double>(layers) / 2);
   switch (precision) {
     case Precision::fp64:
-      return 1e-12 * blocks;
+      return 1e-7 * blocks;  // results are compared as they leave, in float32
     case Precision::tf32:
-      return 1e-3 * blocks;
+      return 5.55e-4 * blocks;  // 1.1 times PyTorch's, seed_block in tests/gpu/torch_errors.json
     case Precision::fp16:
-      return 1.5e-3 * blocks;
+      return 1e-3 * blocks;
     case Precision::bf16:
-      return 1.2e-2 * blocks;
+      return 8e-3 * blocks;
     case Precision::fp32:
       break;
   }
-  return 1.5e-6 * blocks;
+  return 1e-6 * blocks;
 }
 
 bool all_finite(const Tensor& y) {

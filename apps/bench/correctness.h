@@ -48,10 +48,8 @@ class ExactResults {
   std::vector<Probe> probes_;
 };
 
-// The largest error that passes, for a model of `layers` layers: for one block of two layers half as much
-// again as the contract's numbers, in tf32 four times as much, since these inputs are not the contract's and
-// it also allows 1.1 times PyTorch's error where that is larger. As much again for each further block. A
-// wrong result is far beyond.
+// The largest error that passes, for a model of `layers` layers: the contract's for one block of two layers
+// (tf32: the larger one, 1.1 times PyTorch's error), as much again for each further block.
 double error_limit(Precision precision, std::size_t layers);
 
 // Whether every element of a grid is a finite number.

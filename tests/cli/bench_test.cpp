@@ -51,6 +51,15 @@ TEST(Bench, ACaseOfTheSuite) {
   EXPECT_THAT(o.out, HasSubstr("[4, 32, 32, 64]"));
 }
 
+// Within the contract's limits, which is what exit status 0 says.
+TEST(Bench, EveryPrecision) {
+  for (const char* precision : {"fp64", "fp32", "tf32", "bf16", "fp16"}) {
+    const Outcome o = warpweave({"bench", "--suite", "cpu", "--only", "seed", "--seconds", "0", "--repeat",
+                                 "1", "--device", "cpu", "--precision", precision});
+    EXPECT_EQ(o.status, 0) << precision << ": " << o.out << o.err;
+  }
+}
+
 TEST(Bench, TheGpuSuiteNeedsAGpu) {
   const BlockFiles f;
   bool gpu = true;

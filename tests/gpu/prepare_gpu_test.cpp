@@ -27,7 +27,7 @@ void PrintTo(const Work& work, std::ostream* out) { *out << work.name; }
 constexpr Work kWork[] = {
     {"seed_block_bf16", "axial_block.yaml", Precision::bf16, {4, 32, 32}, 3, 0.1, 0.1},
     {"seed_block_fp32", "axial_block.yaml", Precision::fp32, {4, 32, 32}, 3, 0.1, 0.1},
-    {"denoiser_bf16", "denoiser.yaml", Precision::bf16, {1, 512, 512}, 10, 0.4, 0.1},
+    {"denoiser_bf16", "denoiser.yaml", Precision::bf16, {1, 512, 512}, 10, 0.1, 0.1},
 };
 
 struct Times {

@@ -27,7 +27,7 @@ using properties::Dice;
 using properties::rounded;
 using properties::update_error;
 
-constexpr int kLayers = 58, kProblems = 7, kLeastRun = 350;
+constexpr int kLayers = 58, kProblems = 10, kLeastRun = 500;
 
 struct LayerCase {
   Attention attention;
