@@ -24,7 +24,7 @@ class CudaBackend final : public plan::Backend {
         implementations_(make_implementations(device_->blas_missing())) {}
 
   std::vector<PlannedLayer> plan(const Shape& shape) const override {
-    const auto problems = plan::problems(model_->graph, cells(shape));
+    const auto problems = plan::problems(model_->graph, cells(shape), model_->weights);
     return describe(problems, make(problems), shape.batch);
   }
 
@@ -40,7 +40,7 @@ class CudaBackend final : public plan::Backend {
   }
 
   std::unique_ptr<plan::Prepared> prepare(const Shape& shape) const override {
-    const auto problems = plan::problems(model_->graph, cells(shape));
+    const auto problems = plan::problems(model_->graph, cells(shape), model_->weights);
     const auto planned = make(problems);
     const CurrentDevice current(device_->index());
     device_->kernels().load(plan_kernels(problems, planned, device_->conditions(options_.precision)));

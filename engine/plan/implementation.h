@@ -9,12 +9,17 @@
 #include "graph/layer.h"
 #include "warpweave/types.h"
 
+namespace warpweave::weights {
+class LayerWeights;
+}
+
 namespace warpweave::plan {
 
 // A layer with the grid that reaches it. There is no batch in here: a plan must not depend on it.
 struct LayerProblem {
   const graph::Layer* layer = nullptr;
   graph::CellShape input, output;
+  const weights::LayerWeights* weights = nullptr;  // null where there are none (kernels compiled ahead)
 };
 
 // Everything else that a choice may depend on.

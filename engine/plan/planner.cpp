@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "warpweave/error.h"
+#include "weights/load.h"
 
 namespace warpweave::plan {
 namespace {
@@ -52,12 +53,14 @@ std::string where(const LayerProblem& problem, std::size_t index) {
 
 }  // namespace
 
-std::vector<LayerProblem> problems(const graph::Graph& graph, const graph::CellShape& input) {
+std::vector<LayerProblem> problems(const graph::Graph& graph, const graph::CellShape& input,
+                                   std::span<const weights::LayerWeights> weights) {
   const std::vector<graph::CellShape> outputs = graph.shapes(input);
   std::vector<LayerProblem> list;
   graph::CellShape reaching = input;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    list.push_back({graph.nodes[i].layer.get(), reaching, outputs[i]});
+    list.push_back(
+        {graph.nodes[i].layer.get(), reaching, outputs[i], weights.empty() ? nullptr : &weights[i]});
     reaching = outputs[i];
   }
   return list;

@@ -18,8 +18,10 @@ struct PlannedStep {
   std::vector<std::pair<std::string, std::string>> declined;  // (implementation, reason) at `first`
 };
 
-// The layers of a graph on a grid. Throws Error(input) as Graph::shapes does.
-std::vector<LayerProblem> problems(const graph::Graph& graph, const graph::CellShape& input);
+// The layers of a graph on a grid, with their weights where given (one entry per node, outliving the result).
+// Throws Error(input) as Graph::shapes does.
+std::vector<LayerProblem> problems(const graph::Graph& graph, const graph::CellShape& input,
+                                   std::span<const weights::LayerWeights> weights = {});
 
 // `preferred` is "auto" or an implementation's name; that one takes every layer it claims, the rest goes to
 // the cheapest. Throws Error(device) when the name is unknown (listing the names), when `strict` and it

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 
 #include "graph/layers/norm.h"
 #include "warpweave/error.h"
+#include "weights/load.h"
 
 namespace warpweave::plan {
 namespace {
@@ -94,6 +96,36 @@ TEST_F(Planner, UnknownNamesListTheKnown) {
 TEST_F(Planner, ALayerThatNothingRunsIsNamed) {
   const Fake some("some", {{1, Claim::accept(1)}});
   EXPECT_THAT(error({&some}, "auto", false), testing::AllOf(HasSubstr("layer 1"), HasSubstr("some cannot")));
+}
+
+// Takes a layer whose weights it has seen and found small.
+class Careful final : public Implementation {
+ public:
+  std::string_view name() const noexcept override { return "careful"; }
+  Claim claim(std::span<const LayerProblem> rest, const Conditions&) const override {
+    if (!rest[0].weights) return Claim::decline("no weights");
+    return *rest[0].weights->find("norm.weight") < 10 ? Claim::accept(1) : Claim::decline("large weights");
+  }
+};
+
+TEST_F(Planner, AClaimMayLookAtTheWeights) {
+  graph::Graph graph;
+  std::vector<weights::LayerWeights> weights(2);
+  for (int i = 0; i < 2; ++i) {
+    auto layer = std::make_unique<graph::NormLayer>();
+    layer->dim = 1;
+    graph.nodes.emplace_back().layer = std::move(layer);
+    Tensor gain(DType::f32, {1});
+    gain.values<float>()[0] = i == 0 ? 1.0f : 1e9f;
+    weights[i].set("norm.weight", std::move(gain));
+  }
+  graph.input_channels = 1;
+  const Careful careful;
+  problems_ = problems(graph, {1, 1, 1}, weights);
+  EXPECT_EQ(plan({&careful, &slow_}), "careful1 slow1 ");
+  EXPECT_THAT(error({&careful, &slow_}, "careful", true), HasSubstr("careful: large weights"));
+  problems_ = problems(graph, {1, 1, 1});
+  EXPECT_EQ(plan({&careful, &slow_}), "slow1 slow1 ");
 }
 
 }  // namespace

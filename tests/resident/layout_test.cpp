@@ -217,8 +217,34 @@ TEST(Packing, RefusesWhatNoScalingBringsIntoTheRangeOfF16) {
   Tensors t = layer.tensors();
   t.norm_bias = nullptr;
   EXPECT_THROW(pack(p, t), Error);
+  EXPECT_NE(out_of_range(p, t).find("leaves the range of fp16"), std::string::npos) << out_of_range(p, t);
   p.element = Element::bf16;
   EXPECT_NO_THROW(pack(p, t));
+  EXPECT_EQ(out_of_range(p, t), "");
+}
+
+// Scales on both sides of the border: pack() throws exactly where out_of_range() speaks, and packs no
+// infinity.
+TEST(Packing, SaysExactlyWhatLeavesTheRangeOfF16) {
+  const Layer layer(8, 1, 8);
+  Tensors t = layer.tensors();
+  t.norm_bias = nullptr;
+  int spoke = 0, packed = 0;
+  for (double scale = 1e8; scale < 1e11; scale *= 1.1) {
+    const Problem p{
+        .dim = 8, .heads = 1, .head_dim = 8, .element = Element::f16, .norm = Norm::rms, .scale = scale};
+    if (!out_of_range(p, t).empty()) {
+      EXPECT_THROW(pack(p, t), Error);
+      ++spoke;
+      continue;
+    }
+    const auto blob = pack(p, t);
+    for (int at = p.weights().qkv(); at < p.weights().bytes(); at += 2)
+      ASSERT_NE(read<std::uint16_t>(blob, at) & 0x7fff, 0x7c00) << scale;
+    ++packed;
+  }
+  EXPECT_GT(spoke, 0);
+  EXPECT_GT(packed, 0);
 }
 
 TEST(Packing, RoundsToNearestEven) {

@@ -37,6 +37,11 @@ Problem problem_of(const AxialAttention& layer, Precision precision, bool mask) 
   return p;
 }
 
+Tensors tensors_of(const weights::LayerWeights& w) {
+  return {w.find("norm.weight"), w.find("norm.bias"),  w.find("qkv.weight"),
+          w.find("qkv.bias"),    w.find("out.weight"), w.find("out.bias")};
+}
+
 Gpu gpu_of(const plan::Conditions& c) { return {c.compute_capability, c.shared_memory_per_block}; }
 
 KernelSpec spec(const Problem& p, const Variant& v) { return {kernel_file(v), kernel_expression(p, v)}; }
@@ -46,8 +51,7 @@ class ResidentStep final : public Step {
   ResidentStep(const AxialAttention& layer, const weights::LayerWeights& weights, Precision precision,
                const GpuDevice& device)
       : layer_(layer), precision_(precision), device_(device) {
-    const Tensors tensors{weights.find("norm.weight"), weights.find("norm.bias"),  weights.find("qkv.weight"),
-                          weights.find("qkv.bias"),    weights.find("out.weight"), weights.find("out.bias")};
+    const Tensors tensors = tensors_of(weights);
     for (const bool mask : {false, true}) {
       const auto packed = pack(problem_of(layer, precision, mask), tensors);
       packed_[mask] = upload_bytes(std::as_bytes(std::span(packed)), "packed weights");
@@ -153,6 +157,11 @@ class Resident final : public CudaImplementation {
       const Choice choice = choose(problem_of(*layer, conditions.precision, mask),
                                    layer->length(rest[0].input), gpu_of(conditions));
       if (!choice.declined.empty()) return plan::Claim::decline(choice.declined);
+    }
+    if (const weights::LayerWeights* const weights = rest[0].weights) {
+      std::string reason =
+          out_of_range(problem_of(*layer, conditions.precision, false), tensors_of(*weights));
+      if (!reason.empty()) return plan::Claim::decline(std::move(reason));
     }
     // A launch, and what the measured layers reach (docs/resident.md).
     return plan::Claim::accept(3e-6 + layer->flops(rest[0].input) / 3e14);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <numbers>
 #include <string>
@@ -71,19 +72,47 @@ int balance(double a, double b) {
   return a > 0 && b > 0 ? static_cast<int>(std::lround((std::log2(a) - std::log2(b)) / 2)) : 0;
 }
 
+constexpr double kBeyondF16 = 65520;  // and what is larger rounds to infinity
+
+// Powers of two that a head's weights are multiplied by: of Q, K and V; the output's is V's, negated.
+struct Exponents {
+  Exponents(const Problem& p, const Folded& folded, int head) {
+    if (p.element != Element::f16) return;
+    of[1] = balance(folded.largest_weight(0, head), folded.largest_weight(1, head));
+    of[0] = -of[1];
+    of[2] = -balance(folded.largest_weight(2, head), folded.largest_out(head));
+  }
+  int of[3] = {0, 0, 0};
+};
+
 }  // namespace
+
+std::string out_of_range(const Problem& p, const Tensors& t) {
+  if (p.element != Element::f16) return {};
+  const Folded folded(p, t);
+  double most = 0;
+  for (int h = 0; h < p.heads; ++h) {
+    const Exponents exponents(p, folded, h);
+    for (int part = 0; part < 3; ++part)
+      most = std::max(most, std::ldexp(folded.largest_weight(part, h), exponents.of[part]));
+    most = std::max(most, std::ldexp(folded.largest_out(h), -exponents.of[2]));
+  }
+  if (most < kBeyondF16) return {};
+  char number[32];
+  std::snprintf(number, sizeof(number), "%.3g", most);
+  return "a weight times the norm's gain and the scale leaves the range of fp16 (" + std::string(number) +
+         ")";
+}
 
 std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
   const layout::AttentionWeights w = p.weights();
   const int hw = w.head_width();
   const Folded folded(p, t);
+  if (const std::string reason = out_of_range(p, t); !reason.empty())
+    throw Error(ErrorCode::device, "axial_attention: " + reason);
   const auto narrow = [&](double v) {
-    if (p.element == Element::bf16) return float_to_bf16(static_cast<float>(v));
-    if (std::fabs(v) >= 65520)
-      throw Error(ErrorCode::device,
-                  "axial_attention: a weight times the norm's gain and the scale leaves the range of fp16 (" +
-                      std::to_string(v) + "), and so would what it makes; use bf16 or fp32");
-    return float_to_f16(static_cast<float>(v));
+    return p.element == Element::bf16 ? float_to_bf16(static_cast<float>(v))
+                                      : float_to_f16(static_cast<float>(v));
   };
   std::vector<std::byte> blob(static_cast<std::size_t>(w.bytes()));
   const auto put = [&](std::size_t offset, auto value) {
@@ -94,12 +123,8 @@ std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
   if (t.out_bias)
     for (int n = 0; n < p.dim; ++n) out_bias[n] = t.out_bias[n];
   for (int h = 0; h < p.heads; ++h) {
-    int exponent[3] = {0, 0, 0};  // of Q, K and V; the output's is V's, negated
-    if (p.element == Element::f16) {
-      exponent[1] = balance(folded.largest_weight(0, h), folded.largest_weight(1, h));
-      exponent[0] = -exponent[1];
-      exponent[2] = -balance(folded.largest_weight(2, h), folded.largest_out(h));
-    }
+    const Exponents exponents(p, folded, h);
+    const auto& exponent = exponents.of;
     for (int part = 0; part < 3; ++part)
       for (int c = 0; c < p.head_dim; ++c) {
         const double bias = folded.bias(part, h, c);

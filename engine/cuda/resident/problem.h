@@ -43,9 +43,12 @@ struct Tensors {
 //   it.
 // Head channels of Q and K are reordered so that RoPE's pairs are neighbours. In fp16, whose range is narrow
 // (65504 to 2^-14 at full precision), powers of two move between Wq and Wk, and between Wv and Wout, of a
-// head until their largest weights are of one size; the product is the same. Throws Error(device) where even
-// then a weight is beyond the range.
+// head until their largest weights are of one size; the product is the same. Throws Error(device) with
+// out_of_range() where it says anything.
 std::vector<std::byte> pack(const Problem& problem, const Tensors& tensors);
+
+// Why the folded weights cannot be told in the problem's element, in words; empty when they can.
+std::string out_of_range(const Problem& problem, const Tensors& tensors);
 
 // (cos, sin) of every token and channel pair of a head: [length][head_width / 2][2]; (1, 0) beyond rope_dims.
 std::vector<float> rotation(const Problem& problem, int length);
