@@ -2,13 +2,13 @@
 #include "cuda/backend.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <tuple>
 
 #include "cuda/compile_for.h"
 #include "cuda/prepared.h"
+#include "cuda/verbose.h"
 #include "plan/planner.h"
 #include "warpweave/error.h"
 
@@ -44,10 +44,10 @@ class CudaBackend final : public plan::Backend {
     const auto planned = make(problems);
     const CurrentDevice current(device_->index());
     device_->kernels().load(plan_kernels(problems, planned, device_->conditions(options_.precision)));
-    const char* verbose = std::getenv("WARPWEAVE_VERBOSE");
     std::vector<StepInPlan> steps;
+    Phase packing("packing and uploading weights");
     for (const auto& step : planned) {
-      if (verbose && *verbose && *verbose != '0') {
+      if (verbose()) {
         std::fprintf(stderr, "warpweave: layers[%d]: %s by %s\n", step.first,
                      model_->graph.nodes[step.first].layer->describe().c_str(),
                      std::string(step.implementation->name()).c_str());
@@ -55,6 +55,8 @@ class CudaBackend final : public plan::Backend {
       steps.push_back(
           {packed(step), problems[step.first].input, problems[step.first + step.layers - 1].output});
     }
+    packing.end();
+    const Phase binding("binding the plan to the shape");
     return std::make_unique<GpuPrepared>(device_, options_.precision, shape, std::move(steps),
                                          describe(problems, planned, shape.batch), options_.workspace_limit);
   }

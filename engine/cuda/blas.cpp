@@ -1,6 +1,7 @@
 #include "cuda/blas.h"
 
 #include "cuda/dynamic_library.h"
+#include "cuda/verbose.h"
 #include "warpweave/error.h"
 
 #if __has_include(<cublasLt.h>)
@@ -155,6 +156,7 @@ class Part {
     auto weight = layout(call_, operand_, spec_.n, k_, spec_.k, 1, 0);
     auto input = layout(call_, operand_, spec_.typical_tokens, k_, spec_.k, 1, 0);
     auto output = layout(call_, result_, spec_.typical_tokens, spec_.n, spec_.n, 1, 0);
+    const Phase phase("");
     std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
     int count = 0;
     call_.heuristic(handle_, &descriptor_, &weight, &input, &output, &output, &preference,
@@ -163,7 +165,7 @@ class Part {
       if (found[i].state == CUBLAS_STATUS_SUCCESS &&
           number(found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1) {
         algorithm_ = found[i].algo;
-        tell();
+        tell(phase.milliseconds());
         return;
       }
     }
@@ -180,14 +182,15 @@ class Part {
     return good ? value : -1;
   }
 
-  void tell() const {
-    const char* verbose = std::getenv("WARPWEAVE_VERBOSE");
-    if (!verbose || !*verbose || *verbose == '0') return;
+  void tell(double milliseconds) const {
+    if (!verbose()) return;
     std::fprintf(
-        stderr, "warpweave: product n = %lld, k = %lld, %s: cuBLASLt algorithm %d, tile %d, stages %d\n",
+        stderr,
+        "warpweave: product n = %lld, k = %lld, %s: cuBLASLt algorithm %d, tile %d, stages %d, in %.1f ms\n",
         static_cast<long long>(spec_.n), static_cast<long long>(k_),
         std::string(to_string(spec_.precision)).c_str(), number(algorithm_, CUBLASLT_ALGO_CONFIG_ID),
-        number(algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID), number(algorithm_, CUBLASLT_ALGO_CONFIG_STAGES_ID));
+        number(algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID), number(algorithm_, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+        milliseconds);
   }
 
   const Functions& call_;
@@ -223,6 +226,7 @@ class LtProduct final : public Product {
 class LtBlas final : public Blas {
  public:
   explicit LtBlas(std::unique_ptr<DynamicLibrary> library) : library_(std::move(library)), call_(*library_) {
+    const Phase phase("starting cuBLASLt");
     require(call_.create(&handle_), "starting");
   }
   ~LtBlas() override { call_.destroy(handle_); }

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <set>
@@ -13,6 +12,7 @@
 
 #include "cuda/nvrtc.h"
 #include "cuda/sources.h"
+#include "cuda/verbose.h"
 #include "warpweave/error.h"
 
 namespace warpweave::cuda {
@@ -41,11 +41,6 @@ std::string source_text(const std::string& file) {
   return text;
 }
 
-bool verbose_requested() {
-  const char* value = std::getenv("WARPWEAVE_VERBOSE");
-  return value && *value && std::string_view(value) != "0";
-}
-
 }  // namespace
 
 std::string architecture_name(int compute_capability) {
@@ -66,7 +61,7 @@ int parse_architecture(const std::string& name) {
   return value;
 }
 
-Compiler::Compiler() : cache_(KernelCache::default_folder()), verbose_(verbose_requested()) {
+Compiler::Compiler() : cache_(KernelCache::default_folder()), verbose_(verbose()) {
   try {
     nvrtc_ = Nvrtc::open(missing_);
   } catch (const Error& error) {

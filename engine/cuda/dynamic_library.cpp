@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "cuda/verbose.h"
 #include "warpweave/error.h"
 
 namespace warpweave::cuda {
@@ -28,9 +29,12 @@ std::filesystem::path private_folder() {
                        : std::filesystem::path();
 }
 
-void tell_if_verbose(const std::filesystem::path& library) {
-  const char* value = std::getenv("WARPWEAVE_VERBOSE");
-  if (value && *value && *value != '0') std::fprintf(stderr, "warpweave: opened %s\n", library.c_str());
+void* open_library(const std::filesystem::path& path) {
+  const Phase phase("");
+  void* handle = dlopen(path.c_str(), kFlags);
+  if (handle && verbose())
+    std::fprintf(stderr, "warpweave: opened %s in %.1f ms\n", path.c_str(), phase.milliseconds());
+  return handle;
 }
 
 }  // namespace
@@ -63,8 +67,7 @@ std::unique_ptr<DynamicLibrary> DynamicLibrary::open(std::span<const char* const
       const auto path = folder / name;
       std::error_code ignored;
       if (!std::filesystem::exists(path, ignored)) continue;
-      if (void* handle = dlopen(path.c_str(), kFlags)) {
-        tell_if_verbose(path);
+      if (void* handle = open_library(path)) {
         return std::unique_ptr<DynamicLibrary>(new DynamicLibrary(handle, path));
       }
       const char* reason = dlerror();
@@ -73,8 +76,7 @@ std::unique_ptr<DynamicLibrary> DynamicLibrary::open(std::span<const char* const
     }
   }
   for (const char* name : names) {
-    if (void* handle = dlopen(name, kFlags)) {
-      tell_if_verbose(name);
+    if (void* handle = open_library(name)) {
       return std::unique_ptr<DynamicLibrary>(new DynamicLibrary(handle, name));
     }
   }

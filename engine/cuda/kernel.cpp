@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <set>
-#include <string_view>
 #include <vector>
 
+#include "cuda/verbose.h"
 #include "warpweave/error.h"
 
 namespace warpweave::cuda {
@@ -87,7 +86,11 @@ void KernelStore::load(std::span<const KernelSpec> specs) {
     if (!loaded_.count(spec)) unique.insert(spec);
   }
   const std::vector<KernelSpec> wanted(unique.begin(), unique.end());
+  if (wanted.empty()) return;
+  Phase finding("reading the kernel cache, compiling what it lacks");
   const auto compiled = compiler_->compile(wanted, compute_capability_);
+  finding.end();
+  const Phase loading("loading " + std::to_string(wanted.size()) + " kernels");
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     auto entry = std::make_unique<Loaded>();
     entry->label = wanted[i].expression;
@@ -108,8 +111,7 @@ Kernel KernelStore::get(const KernelSpec& spec) {
   kernel.handle_ = entry.kernel;
   kernel.label_ = entry.label.c_str();
   kernel.limit_ = &mutex_;
-  const char* value = std::getenv("WARPWEAVE_VERBOSE");
-  kernel.verbose_ = value && *value && std::string_view(value) != "0";
+  kernel.verbose_ = verbose();
   return kernel;
 }
 
