@@ -7,6 +7,7 @@
 namespace warpweave::kernels {
 
 __device__ __forceinline__ i64 cell_of(const Cells& c, i64 token) {
+  if (c.columns == c.pitch) return c.first + token;  // spares the divisions where the slice is dense
   return c.first + token / c.columns * c.pitch + token % c.columns;
 }
 

@@ -1,18 +1,16 @@
 // LayerNorm, RMSNorm, or a plain copy, of DIM channels in registers; the result has zeros from DIM to PITCH.
 //
-// A group of LANES lanes owns one token at a time and reads it once, 16 bytes a lane where DIM allows, the next
-// token's while it works on this one; weights stay in registers where there is room. The mean is subtracted twice,
-// so that one of 1e4 times the spread costs no digits. No shared memory. Limit: bytes, one read and one write of the
-// grid.
+// A group of lanes takes several tokens at a time and reads each once, 16 bytes a lane where DIM allows: enough bytes under
+// way to keep memory busy, and weights are loaded once for all of them. A token stays in registers as it was
+// read and is widened in every pass. The mean is subtracted twice, so that one of 1e4 times the spread costs no
+// digits. No shared memory. Limit: bytes, one read and one write of the grid.
 #pragma once
 
 #include "common/index.cuh"
-#include "common/reduce.cuh"
+#include "layout/norm_plan.h"
 #include "reference/norm.cuh"
 
 namespace warpweave::kernels::composed {
-
-constexpr int kNormWarps = 4;
 
 template <class T, int N>
 struct alignas(N * sizeof(T) >= 16 ? 16 : sizeof(T)) Vector {
@@ -33,116 +31,125 @@ struct Row {
 
 template <class In, class Out, NormKind KIND, int DIM, int PITCH>
 struct Norm {
-  static constexpr int WIDEST = 16 / sizeof(In);
-  static constexpr int V = DIM % WIDEST == 0 && PITCH % WIDEST == 0 ? WIDEST : 1;  // elements of a vector
-  static constexpr int VECTORS = PITCH / V;
-  static constexpr int LANES =
-      VECTORS > 16 ? 32 : VECTORS > 8 ? 16 : VECTORS > 4 ? 8 : VECTORS > 2 ? 4 : VECTORS > 1 ? 2 : 1;
-  static constexpr int PER = (VECTORS + LANES - 1) / LANES;    // vectors of a lane
-  static constexpr int TOKENS = kNormWarps * 32 / LANES;       // of a block at a time
-  static constexpr bool RESIDENT = KIND != NormKind::none && PER * V <= 16;  // weights stay in registers
+  static constexpr layout::NormPlan PLAN{DIM, PITCH, sizeof(In)};
+  static constexpr int V = PLAN.vector(), LANES = PLAN.lanes(), PER = PLAN.per_lane();
+  static constexpr int T = PLAN.together(), ABREAST = PLAN.abreast(), TOKENS = PLAN.tokens();
   using Chunk = Vector<In, V>;
 
   const NormParams& p;
   const int lane;
 
-  // First channel of vector i of this lane.
+  // First channel of vector i of this lane, and whether the token has it.
   __device__ __forceinline__ int channel(int i) const { return (i * LANES + lane) * V; }
+  __device__ __forceinline__ bool present(int i) const {
+    return (i + 1) * LANES * V <= DIM || channel(i) < DIM;
+  }
 
-  __device__ __forceinline__ void load(Chunk (&x)[PER], i64 token) const {
-    const In* from = static_cast<const In*>(p.x) + cell_of(p.cells, token) * DIM;
+  __device__ __forceinline__ void load(Chunk (&x)[PER], i64 cell) const {
+    const In* from = static_cast<const In*>(p.x) + cell * DIM;
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
-      if (channel(i) < DIM) x[i] = *reinterpret_cast<const Chunk*>(from + channel(i));
+      if (present(i)) x[i] = *reinterpret_cast<const Chunk*>(from + channel(i));
     }
   }
 
-  __device__ __forceinline__ void load_weights(float (&weight)[V], float (&bias)[V], int i) const {
+  __device__ __forceinline__ void load_weights(float (&to)[V], const float* from, float absent, int i) const {
+    if (from && present(i)) {
+      const auto loaded = *reinterpret_cast<const Vector<float, V>*>(from + channel(i));
 #pragma unroll
-    for (int c = 0; c < V; ++c) {
-      const bool present = channel(i) < DIM;
-      weight[c] = present && p.weight ? p.weight[channel(i) + c] : 1.0f;
-      bias[c] = present && p.bias ? p.bias[channel(i) + c] : 0.0f;
+      for (int c = 0; c < V; ++c) to[c] = loaded.v[c];
+    } else {
+#pragma unroll
+      for (int c = 0; c < V; ++c) to[c] = absent;
     }
   }
 
-  // Sum over the token of f(v); absent channels do not count.
+  // sums[t] = sum over token t of f(value, t).
   template <class F>
-  __device__ __forceinline__ float total(const float (&v)[PER][V], F f) const {
-    float sum = 0.0f;
+  __device__ __forceinline__ void total(float (&sums)[T], const Chunk (&x)[T][PER], F f) const {
 #pragma unroll
-    for (int i = 0; i < PER; ++i) {
-      if (channel(i) < DIM) {
+    for (int t = 0; t < T; ++t) {
+      sums[t] = 0.0f;
 #pragma unroll
-        for (int c = 0; c < V; ++c) sum += f(v[i][c]);
+      for (int i = 0; i < PER; ++i) {
+        if (present(i)) {
+#pragma unroll
+          for (int c = 0; c < V; ++c) sums[t] += f(to_float(x[t][i].v[c]), t);
+        }
       }
     }
-    return sum_lanes<LANES>(sum);
-  }
-
-  __device__ __forceinline__ void center(float (&v)[PER][V]) const {
-    const float mean = total(v, [](float a) { return a; }) / DIM;
 #pragma unroll
-    for (int i = 0; i < PER; ++i) {
+    for (int d = LANES / 2; d > 0; d /= 2) {
 #pragma unroll
-      for (int c = 0; c < V; ++c) v[i][c] -= mean;
+      for (int t = 0; t < T; ++t) sums[t] += __shfl_xor_sync(0xffffffffu, sums[t], d);
     }
   }
 
   __device__ __forceinline__ void run() const {
-    float weight[RESIDENT ? PER : 1][V], bias[RESIDENT ? PER : 1][V];
-    if constexpr (RESIDENT) {
-#pragma unroll
-      for (int i = 0; i < PER; ++i) load_weights(weight[i], bias[i], i);
-    }
-    // Groups of a warp stay together for the sums, so the last tokens are done by some twice.
+    // Lanes of a warp stay together for the sums, so the last tokens are done by some twice.
     const i64 last = p.tokens - 1, stride = static_cast<i64>(gridDim.x) * TOKENS;
-    const i64 begin = static_cast<i64>(blockIdx.x) * TOKENS;
-    Chunk next[PER];
-    load(next, min(begin + threadIdx.x / LANES, last));
-    for (i64 base = begin; base < p.tokens; base += stride) {
-      const i64 token = min(base + threadIdx.x / LANES, last);
-      Chunk x[PER];
+    for (i64 base = static_cast<i64>(blockIdx.x) * TOKENS; base < p.tokens; base += stride) {
+      const auto token = [&](int t) { return min(base + t * ABREAST + threadIdx.x / LANES, last); };
+      Chunk x[T][PER];
 #pragma unroll
-      for (int i = 0; i < PER; ++i) x[i] = next[i];
-      if (base + stride < p.tokens) load(next, min(base + stride + threadIdx.x / LANES, last));
+      for (int t = 0; t < T; ++t) load(x[t], cell_of(p.cells, token(t)));
 
-      float v[PER][V];
-#pragma unroll
-      for (int i = 0; i < PER; ++i) {
-#pragma unroll
-        for (int c = 0; c < V; ++c) v[i][c] = channel(i) < DIM ? to_float(x[i].v[c]) : 0.0f;
-      }
+      float mean[T] = {}, left[T] = {}, gain[T];
+      const auto centred = [&](float v, int t) { return KIND == NormKind::layer ? v - mean[t] - left[t] : v; };
       if constexpr (KIND == NormKind::layer) {
-        center(v);
-        center(v);
+        total(mean, x, [](float v, int) { return v; });
+#pragma unroll
+        for (int t = 0; t < T; ++t) mean[t] /= DIM;
+        float rest[T];
+        total(rest, x, centred);
+#pragma unroll
+        for (int t = 0; t < T; ++t) left[t] = rest[t] / DIM;
       }
-      float gain = 1.0f;
-      if constexpr (KIND != NormKind::none) {
-        gain = 1.0f / sqrtf(total(v, [](float a) { return a * a; }) / DIM + p.eps);
+      if constexpr (KIND == NormKind::none) {
+#pragma unroll
+        for (int t = 0; t < T; ++t) gain[t] = 1.0f;
+      } else {
+        total(gain, x, [&](float v, int t) { return centred(v, t) * centred(v, t); });
+#pragma unroll
+        for (int t = 0; t < T; ++t) gain[t] = 1.0f / sqrtf(gain[t] / DIM + p.eps);
       }
 
-      In* copy = p.copy ? static_cast<In*>(p.copy) + cell_of(p.cells, token) * DIM : nullptr;
 #pragma unroll
       for (int i = 0; i < PER; ++i) {
         const int d = channel(i);
         if (d >= PITCH) continue;
-        if constexpr (!RESIDENT) load_weights(weight[0], bias[0], i);
-        float result[V];
+        float weight[V], bias[V];
+        load_weights(weight, p.weight, 1.0f, i);
+        load_weights(bias, p.bias, 0.0f, i);
 #pragma unroll
-        for (int c = 0; c < V; ++c) {
-          const int w = RESIDENT ? i : 0;
-          result[c] = d < DIM ? v[i][c] * gain * weight[w][c] + bias[w][c] : 0.0f;
+        for (int t = 0; t < T; ++t) {
+          float result[V];
+#pragma unroll
+          for (int c = 0; c < V; ++c) {
+            result[c] = present(i) ? centred(to_float(x[t][i].v[c]), t) * gain[t] * weight[c] + bias[c] : 0.0f;
+          }
+          Row<Out, PITCH>::store(p.y, token(t), d, result);
         }
-        Row<Out, PITCH>::store(p.y, token, d, result);
-        if (copy && d < DIM) *reinterpret_cast<Chunk*>(copy + d) = x[i];
+      }
+      if (p.copy) copy(x, token);
+    }
+  }
+
+  template <class Token>
+  __device__ __forceinline__ void copy(const Chunk (&x)[T][PER], Token token) const {
+#pragma unroll
+    for (int t = 0; t < T; ++t) {
+      In* const to = static_cast<In*>(p.copy) + cell_of(p.cells, token(t)) * DIM;
+#pragma unroll
+      for (int i = 0; i < PER; ++i) {
+        if (present(i)) *reinterpret_cast<Chunk*>(to + channel(i)) = x[t][i];
       }
     }
   }
 };
 
 template <class In, class Out, NormKind KIND, int DIM, int PITCH>
-__global__ void __launch_bounds__(32 * kNormWarps, Norm<In, Out, KIND, DIM, PITCH>::PER > 2 ? 2 : 6) norm(const NormParams p) {
+__global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 : 6) norm(const NormParams p) {
   using Tokens = Norm<In, Out, KIND, DIM, PITCH>;
   Tokens{p, static_cast<int>(threadIdx.x % Tokens::LANES)}.run();
 }

@@ -6,6 +6,7 @@
 #include "cuda/composed/attention.h"
 #include "cuda/composed/projection.h"
 #include "cuda/reference/family.h"
+#include "layout/norm_plan.h"
 
 namespace warpweave::cuda {
 namespace {
@@ -14,17 +15,10 @@ namespace {
 // used.
 constexpr std::int64_t kMostNormChannels = 2048;
 
-struct NormPlan {  // as in kernels/composed/norm.cuh
-  std::int64_t lanes, tokens;
-
-  NormPlan(const NormShape& shape, Precision precision) {
-    const std::int64_t widest = elements_of_16_bytes(precision);
-    const std::int64_t vector = shape.dim % widest == 0 && shape.pitch % widest == 0 ? widest : 1;
-    lanes = 32;
-    while (lanes > 1 && shape.pitch / vector <= lanes / 2) lanes /= 2;
-    tokens = 4 * 32 / lanes;
-  }
-};
+layout::NormPlan norm_plan(const NormShape& shape, Precision precision) {
+  return {static_cast<int>(shape.dim), static_cast<int>(shape.pitch),
+          static_cast<int>(itemsize(storage_type(precision)))};
+}
 
 KernelSpec norm_kernel(const NormShape& shape, Precision precision) {
   const std::string in = device_type(precision);
@@ -37,7 +31,7 @@ KernelSpec norm_kernel(const NormShape& shape, Precision precision) {
 class Norm final : public NormOperation {
  public:
   Norm(const NormShape& shape, Precision precision, const GpuDevice& device, Kernel kernel)
-      : tokens_(NormPlan(shape, precision).tokens),
+      : tokens_(norm_plan(shape, precision).tokens()),
         most_blocks_(device.multiprocessors() * kernel.resident_blocks(128, 0)),
         kernel_(kernel) {}
   void enqueue(cudaStream_t stream, const kernels::NormParams& p) const override {
