@@ -1,0 +1,334 @@
+// Projections of wide tokens (compute capability 9.0): QKV of tokens that are normalised on the way, with bias and
+// RoPE, and the output projection with bias and residual.
+//
+//   y[t, 0 .. n) = rope(scale * (norm(x[t, 0 .. k)) W^T) + bias) + residual[t]
+//
+// The norm is applied to results: norm(x) W^T = (x W^T - mean sums) / deviation, `sums` being those of the rows of W
+// (the gain is folded into W, and W's rows are centred, so that they are next to nothing); long/project_statistics.cuh
+// finds mean and deviation before. So both operands come by the copy engine as they lie in memory.
+//
+// A tile is 128 tokens by `columns` outputs; two warpgroups take 64 tokens each, a third loads, 64 input channels at a
+// time, through a ring of stages on mbarriers. Two blocks make a cluster: they have the same outputs of different
+// tokens, and each loads half of the weights for both, which halves what L2 has to deliver: 128 x 256 tiles at full
+// speed need 47 bytes a cycle and multiprocessor, more than it has. Blocks stay and go from tile to tile; neighbouring
+// clusters have the same tokens. With `ahead` there are two accumulators, and the results of a tile are finished and
+// stored, 32 channels at a time, between the products of the next one.
+//
+// Outputs are permuted (layout/WidePlan), so that a lane has 8 neighbouring channels of a token: 16-byte accesses.
+// Shared memory: layout/WidePlan. Limit: 2 k n flops a token; 128 x 512 tokens, 768 -> 2304: 232 GFLOP, 295 us at 787
+// TFLOP/s.
+#pragma once
+
+#include "long/project_cluster.cuh"
+#include "long/project_wide_params.h"
+#include "long/project_wide_plan.h"
+#include "ptx/copy.cuh"
+#include "ptx/grid.cuh"
+#include "ptx/matrix.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace warpweave::kernels::long_sequences {
+
+// Options, one bit each.
+enum WideFlag : int {
+  wide_from_grid = 1,  // x is the grid and y dense; else the other way round
+  wide_scaled = 2,
+  wide_biased = 4,
+  wide_residual = 8,
+  wide_mask = 16,  // zeros for K and V of masked cells: y is q | k | v, a third of n each
+  wide_rope = 32,  // likewise; heads of Head channels, of q and k
+  wide_centred = 64,  // results are of tokens less their mean
+  wide_normed = 128,  // results are divided by the tokens' deviation
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class T, int K, int N, int Columns, int Stages, bool Ahead, int Flags, int Head>
+struct WideProjection {
+  static constexpr layout::WidePlan plan{K, N, Columns, Stages, Ahead};
+  static constexpr bool grid_in = (Flags & wide_from_grid) != 0, scale = (Flags & wide_scaled) != 0,
+                        bias = (Flags & wide_biased) != 0, residual = (Flags & wide_residual) != 0,
+                        mask = (Flags & wide_mask) != 0, rope = (Flags & wide_rope) != 0,
+                        centred = (Flags & wide_centred) != 0, normed = (Flags & wide_normed) != 0;
+  static constexpr int steps = plan.steps(), pieces = plan.pieces(), cluster = plan.kCluster, tokens = plan.kTokens;
+  static constexpr int q_and_k = N / 3 * 2;  // channels of y before those of v
+  static constexpr u32 token_bytes = tokens * 128;
+  using Sums = float[Columns / 8][4];
+
+  const WideParams& p;
+  u32 shared, rank;
+  int group;  // of this thread; the last one loads
+
+  // A place in the ring, and the parity of the phase in which it is met there.
+  struct Cursor {
+    u32 stage = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+      if (++stage == Stages) stage = 0, parity ^= 1;
+    }
+  };
+  __device__ __forceinline__ u32 full(u32 stage) const { return shared + plan.barriers() + stage * 8; }
+  __device__ __forceinline__ u32 empty(u32 stage) const { return full(Stages + stage); }
+  __device__ __forceinline__ u32 tokens_at(u32 stage) const { return shared + stage * plan.stage_bytes(); }
+  __device__ __forceinline__ u32 weights_at(u32 stage) const { return tokens_at(stage) + token_bytes; }
+
+  // What the cluster works on: item i is output tile i % tiles of a pair of token tiles.
+  __device__ __forceinline__ int items() const {
+    return (p.tokens.pieces * p.tokens.tiles + cluster - 1) / cluster * plan.tiles();
+  }
+  struct Place {
+    int piece, first;  // of this block's tokens; no such piece where there are none
+    int tile;          // of tokens
+    int column_tile;
+  };
+  __device__ __forceinline__ Place place(int item) const {
+    const int tile = item / plan.tiles() * cluster + rank;
+    return {tile / p.tokens.tiles, tile % p.tokens.tiles * tokens, tile, item % plan.tiles()};
+  }
+
+  // ---- the thread that loads
+
+  __device__ __forceinline__ void load() const {
+    constexpr u32 half = plan.step_bytes() / cluster;
+    const char* weights = static_cast<const char*>(p.weights) + rank * half;
+    Cursor at;
+    for (int item = blockIdx.x / cluster; item < items(); item += gridDim.x / cluster) {
+      const Place here = place(item);
+      const bool spared = normed && here.piece < p.tokens.pieces && p.spared[here.tile];
+      const void* map = spared ? &p.spare : &p.x;
+      const char* from = weights + static_cast<i64>(here.column_tile) * plan.tile_bytes();
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step, at.advance()) {
+        barrier_wait(empty(at.stage), at.parity ^ 1);
+        barrier_expect(full(at.stage), plan.stage_bytes());
+        copy_tensor(tokens_at(at.stage), map, full(at.stage), step * plan.kStep, here.first, here.piece, 0);
+        copy_bulk_to_all(weights_at(at.stage) + rank * half, from + step * plan.step_bytes(), half, full(at.stage),
+                         (1 << cluster) - 1);
+      }
+    }
+  }
+
+  // ---- the groups that compute
+
+  // This lane's two tokens of a tile.
+  struct Tokens {
+    i64 row[2];  // of y and of the residual
+    float offset[2], gain[2];
+    int position[2];
+    bool present[2], valid[2];
+    int column;  // the first of this lane's in the tile
+  };
+
+  __device__ __forceinline__ void find(Tokens& t, const Place& here) const {
+    const int lane = threadIdx.x % 32;
+    t.column = here.column_tile * Columns + lane % 4 * 8;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int index = here.first + group * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
+      t.present[half] = here.piece < p.tokens.pieces && index < p.tokens.length;
+      const i64 token = static_cast<i64>(here.piece) * p.tokens.length + index,
+                cell = p.tokens.first + here.piece * p.tokens.pitch + index;
+      t.row[half] = grid_in ? token : cell;
+      t.offset[half] = 0, t.gain[half] = 1;
+      if (normed && t.present[half]) {
+        const float2 s = reinterpret_cast<const float2*>(p.statistics)[token];
+        t.offset[half] = s.x, t.gain[half] = s.y;
+      }
+      if constexpr (rope) t.position[half] = static_cast<int>(token) / p.position_divisor % p.length;
+      if constexpr (mask) t.valid[half] = t.present[half] && p.mask[cell] != 0;
+    }
+  }
+
+  __device__ __forceinline__ void release(u32 stage) const {
+    const u32 lane = threadIdx.x % 32;
+    if (lane < cluster) barrier_arrive_at(empty(stage), lane);
+  }
+
+  // Adds the products of a step.
+  template <bool First>
+  __device__ __forceinline__ void multiply(Sums& d, const Cursor& at) const {
+    barrier_wait(full(at.stage), at.parity);
+    const u64 a = swizzled_rows<128>(tokens_at(at.stage) + group * (token_bytes / 2));
+    const u64 b = swizzled_rows<128>(weights_at(at.stage));
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < plan.kStep / 16; ++i) {
+      if (First && i == 0)
+        Wgmma<T, Columns>::template shared<false>(d, a, b);
+      else
+        Wgmma<T, Columns>::template shared<true>(d, a + 2 * i, b + 2 * i);
+    }
+    wgmma_commit();
+  }
+
+  // d = tokens times weights of a tile. Between the steps, while products are under way, between(0) .. between(pieces -
+  // 1) are called.
+  template <class Between>
+  __device__ __forceinline__ void multiply(Sums& d, Cursor& at, const Between& between) const {
+    u32 before = at.stage;
+    multiply<true>(d, at);
+    at.advance();
+#pragma unroll
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int begin = (steps * piece + pieces - 1) / pieces, end = (steps * (piece + 1) + pieces - 1) / pieces;
+#pragma unroll 1
+      for (int step = max(begin, 1); step < end; ++step) {
+        multiply<false>(d, at);
+        wgmma_wait<1>();
+        release(before);
+        before = at.stage;
+        at.advance();
+      }
+      between(piece);
+    }
+    wgmma_wait<0>();
+    wgmma_settle(d);
+    release(before);
+  }
+
+  // Constants of 4 neighbouring output channels.
+  __device__ __forceinline__ float4 constants(int offset, int column) const {
+    return *reinterpret_cast<const float4*>(static_cast<const char*>(p.weights) + offset + column * 4);
+  }
+
+  // Pairs of neighbouring channels of a head turn by the angles of the token's position.
+  __device__ __forceinline__ void rotate(float (&v)[4], int position, int column) const {
+    const float4 t = *reinterpret_cast<const float4*>(p.rotation + static_cast<i64>(position) * Head + column % Head);
+    const float a = v[0], b = v[2];
+    v[0] = a * t.x - v[1] * t.y;
+    v[1] = v[1] * t.x + a * t.y;
+    v[2] = b * t.z - v[3] * t.w;
+    v[3] = v[3] * t.z + b * t.w;
+  }
+
+  // 32 channels of the tile's results: 8 of each of this lane's tokens.
+  __device__ __forceinline__ void finish(const Sums& d, const Tokens& t, int piece) const {
+    const int column = t.column + piece * 32;
+    if (N % Columns != 0 && column >= N) return;
+    u32 r[2][4], w[2][4];
+    i64 at[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      at[half] = (t.row[half] * N + column) * 2;
+      if (residual && t.present[half]) load_global(r[half], static_cast<const char*>(p.residual) + at[half]);
+    }
+#pragma unroll
+    for (int four = 0; four < 2; ++four) {
+      float4 s, b, c;
+      if constexpr (scale) s = constants(plan.scale(), column + four * 4);
+      if constexpr (bias) b = constants(plan.bias(), column + four * 4);
+      if constexpr (centred) c = constants(plan.sums(), column + four * 4);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float v[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const auto of = [j](const float4& f) { return j == 0 ? f.x : j == 1 ? f.y : j == 2 ? f.z : f.w; };
+          v[j] = d[4 * piece + 2 * four + j / 2][2 * half + j % 2];
+          if constexpr (scale) v[j] *= of(s);
+          float add = bias ? of(b) : 0.0f;
+          if constexpr (centred) add -= t.offset[half] * of(c);
+          v[j] = normed ? v[j] * t.gain[half] + add : v[j] + add;
+        }
+        if constexpr (rope) {
+          if (column < q_and_k) rotate(v, t.position[half], column + four * 4);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          if constexpr (residual) {
+            v[2 * j] += Pair<T>::first(r[half][2 * four + j]);
+            v[2 * j + 1] += Pair<T>::second(r[half][2 * four + j]);
+          }
+          w[half][2 * four + j] = Pair<T>::pack(v[2 * j], v[2 * j + 1]);
+          if constexpr (mask)
+            w[half][2 * four + j] = t.valid[half] || column < q_and_k / 2 ? w[half][2 * four + j] : 0;
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (t.present[half])
+        store_global(static_cast<char*>(p.y) + at[half], w[half][0], w[half][1], w[half][2], w[half][3]);
+  }
+
+  __device__ __forceinline__ void finish(const Sums& d, const Tokens& t) const {
+#pragma unroll
+    for (int piece = 0; piece < pieces; ++piece) finish(d, t, piece);
+  }
+
+  __device__ __forceinline__ void compute() const {
+    const int count = items(), stride = gridDim.x / cluster;
+    Cursor at;
+    for (int item = blockIdx.x / cluster; item < count; item += stride) {
+      Sums d;
+      Tokens t;
+      find(t, place(item));
+      multiply(d, at, [](int) {});
+      finish(d, t);
+    }
+  }
+
+  __device__ __forceinline__ void compute_ahead() const {
+    const int count = items(), stride = gridDim.x / cluster;
+    Cursor at;
+    Sums d, e;  // turn about
+#pragma unroll
+    for (int i = 0; i < Columns / 8; ++i) e[i][0] = e[i][1] = e[i][2] = e[i][3] = 0;
+    Tokens t{}, u{};  // nothing to store yet
+    int item = blockIdx.x / cluster;
+#pragma unroll 1
+    while (item < count) {
+      multiply(d, at, [&](int piece) { finish(e, u, piece); });
+      find(t, place(item));
+      item += stride;
+      if (item >= count) return finish(d, t);
+      multiply(e, at, [&](int piece) { finish(d, t, piece); });
+      find(u, place(item));
+      item += stride;
+    }
+    finish(e, u);
+  }
+
+  // ---- both
+
+  __device__ __forceinline__ void prepare() const {
+    if (threadIdx.x == 0) {
+      prefetch_tensor_map(&p.x);
+      for (u32 stage = 0; stage < Stages; ++stage) {
+        barrier_init(full(stage), 1);
+        barrier_init(empty(stage), cluster * 8);  // the computing warps of all blocks
+      }
+      barrier_init_fence();
+    }
+    cluster_barrier();
+    wait_for_previous_grid();
+    let_next_grid_start();
+  }
+};
+
+#endif
+
+template <class T, int K, int N, int Columns, int Stages, bool Ahead, int Flags, int Head>
+__global__ void __launch_bounds__(layout::WidePlan::kThreads, 1) project_wide(const __grid_constant__ WideParams p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
+  const WideProjection<T, K, N, Columns, Stages, Ahead, Flags, Head> work{p, shared_address(memory), cluster_rank(),
+                                                                          group};
+  work.prepare();
+  if (group == 2) {
+    give_registers_back<24>();
+    if (threadIdx.x == 2 * 128) work.load();
+    __syncwarp();
+  } else {
+    take_registers<240>();
+    if constexpr (Ahead)
+      work.compute_ahead();
+    else
+      work.compute();
+  }
+  cluster_barrier();  // others may still write to this block's shared memory
+#endif
+}
+
+}  // namespace warpweave::kernels::long_sequences
