@@ -1,16 +1,13 @@
 #include "cuda/compiler.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <exception>
-#include <mutex>
 #include <set>
 #include <string_view>
-#include <thread>
 
 #include "cuda/nvrtc.h"
+#include "cuda/parallel.h"
 #include "cuda/sources.h"
 #include "cuda/verbose.h"
 #include "warpweave/error.h"
@@ -61,15 +58,26 @@ int parse_architecture(const std::string& name) {
   return value;
 }
 
-Compiler::Compiler() : cache_(KernelCache::default_folder()), verbose_(verbose()) {
-  try {
-    nvrtc_ = Nvrtc::open(missing_);
-  } catch (const Error& error) {
-    missing_ = error.what();
-  }
-}
+Compiler::Compiler()
+    : installed_(Nvrtc::installed_version()), cache_(KernelCache::default_folder()), verbose_(verbose()) {}
 
 Compiler::~Compiler() = default;
+
+const Nvrtc* Compiler::nvrtc() const {
+  std::call_once(opened_, [&] {
+    try {
+      nvrtc_ = Nvrtc::open(missing_);
+    } catch (const Error& error) {
+      missing_ = error.what();
+    }
+  });
+  return nvrtc_.get();
+}
+
+const std::string& Compiler::missing() const {
+  (void)nvrtc();
+  return missing_;
+}
 
 CompiledKernel Compiler::compile(const KernelSpec& spec, int compute_capability) const {
   const std::vector<std::string> options = {"--gpu-architecture=" + architecture_name(compute_capability),
@@ -81,17 +89,18 @@ CompiledKernel Compiler::compile(const KernelSpec& spec, int compute_capability)
 
   // The compiler's version is checked in the entry rather than hashed, so that a cache filled elsewhere
   // serves a machine that has no compiler.
-  if (auto cached = cache_.find(key); cached && (!nvrtc_ || cached->compiler == nvrtc_->version())) {
-    return std::move(*cached);
-  }
-  if (!nvrtc_) {
+  auto cached = cache_.find(key);
+  if (cached && cached->compiler == installed_) return std::move(*cached);
+  const Nvrtc* const nvrtc = this->nvrtc();
+  if (cached && (!nvrtc || cached->compiler == nvrtc->version())) return std::move(*cached);
+  if (!nvrtc) {
     throw Error(ErrorCode::device, missing_ + " (" + spec.expression + " for " +
                                        architecture_name(compute_capability) +
                                        " is not in the kernel cache " + cache_.folder().string() + ")");
   }
   const auto start = std::chrono::steady_clock::now();
-  auto output = nvrtc_->compile(spec.file, spec.expression, options);
-  CompiledKernel kernel{std::move(output.name), nvrtc_->version(), std::move(output.log),
+  auto output = nvrtc->compile(spec.file, spec.expression, options);
+  CompiledKernel kernel{std::move(output.name), nvrtc->version(), std::move(output.log),
                         std::move(output.machine_code)};
   cache_.store(key, kernel);
   if (verbose_) {
@@ -105,26 +114,7 @@ CompiledKernel Compiler::compile(const KernelSpec& spec, int compute_capability)
 std::vector<CompiledKernel> Compiler::compile(std::span<const KernelSpec> specs,
                                               int compute_capability) const {
   std::vector<CompiledKernel> results(specs.size());
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex mutex;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < specs.size(); i = next++) {
-      try {
-        results[i] = compile(specs[i], compute_capability);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        failure = std::current_exception();
-      }
-    }
-  };
-  {
-    const std::size_t helpers = std::min<std::size_t>(specs.size(), std::thread::hardware_concurrency());
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
+  in_parallel(specs.size(), [&](std::size_t i) { results[i] = compile(specs[i], compute_capability); });
   return results;
 }
 

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ int parse_architecture(const std::string& name);
 
 class Compiler {
  public:
-  // Looks for NVRTC and the cache folder; neither has to exist.
+  // Neither NVRTC nor the cache folder has to exist. NVRTC, which takes its time to open, is opened when
+  // something is not in the cache, or by missing().
   Compiler();
   ~Compiler();
 
@@ -40,12 +42,16 @@ class Compiler {
   std::vector<CompiledKernel> compile(std::span<const KernelSpec> specs, int compute_capability) const;
 
   // Why nothing new can be compiled, or empty. With a filled cache the compiler is not needed.
-  const std::string& missing() const noexcept { return missing_; }
+  const std::string& missing() const;
   const KernelCache& cache() const noexcept { return cache_; }
 
  private:
-  std::unique_ptr<const Nvrtc> nvrtc_;  // null when missing
-  std::string missing_;
+  const Nvrtc* nvrtc() const;  // null when missing
+
+  mutable std::once_flag opened_;
+  mutable std::unique_ptr<const Nvrtc> nvrtc_;
+  mutable std::string missing_;
+  std::string installed_;  // its version where that is known without opening it, else empty
   KernelCache cache_;
   bool verbose_;
 };

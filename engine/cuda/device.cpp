@@ -58,7 +58,7 @@ std::string device_problem(int index) {
 }
 
 std::string compiler_problem(const Compiler& compiler) {
-  return compiler.missing().empty() || !compiler.cache().empty()
+  return !compiler.cache().empty() || compiler.missing().empty()
              ? std::string()
              : compiler.missing() + " (and the kernel cache " + compiler.cache().folder().string() +
                    " is empty)";

@@ -86,6 +86,17 @@ std::unique_ptr<DynamicLibrary> DynamicLibrary::open(std::span<const char* const
   return nullptr;
 }
 
+std::filesystem::path DynamicLibrary::find(std::span<const char* const> names) {
+  for (const auto& folder : toolkit_folders()) {
+    for (const char* name : names) {
+      auto path = folder / name;
+      std::error_code ignored;
+      if (std::filesystem::exists(path, ignored)) return path;
+    }
+  }
+  return {};
+}
+
 void DynamicLibrary::open_beside(const std::string& name) const {
   const auto beside = std::filesystem::path(path_).parent_path() / name;
   std::error_code ignored;

@@ -20,6 +20,8 @@ class DynamicLibrary {
   // Null where there is none, with a line in `problem`: what was not found or would not open, and what helps.
   // Once opened a library stays in the process: they are large, and engines come and go.
   static std::unique_ptr<DynamicLibrary> open(std::span<const char* const> names, std::string& problem);
+  // The file that open() tries first, without opening it; empty where only the loader can tell.
+  static std::filesystem::path find(std::span<const char* const> names);
   DynamicLibrary(const DynamicLibrary&) = delete;
   DynamicLibrary& operator=(const DynamicLibrary&) = delete;
 

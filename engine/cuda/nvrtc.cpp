@@ -1,15 +1,40 @@
 #include "cuda/nvrtc.h"
 
 #include <array>
+#include <string_view>
+#include <system_error>
 
 #include "cuda/sources.h"
 #include "warpweave/error.h"
 
 namespace warpweave::cuda {
 
+namespace {
+
+constexpr std::array kNames = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+constexpr std::string_view kBuiltins = "libnvrtc-builtins.so.";  // and the version: NVRTC's second library
+
+}  // namespace
+
+std::string Nvrtc::installed_version() {
+  const auto path = DynamicLibrary::find(kNames);
+  const std::string name = path.filename().string();
+  const std::size_t suffix = name.find(".so.");
+  if (suffix == name.npos) return {};
+  const std::string major = name.substr(suffix + 4);
+  std::string version;
+  for (int minor = 0; minor < 20; ++minor) {
+    const std::string each = major + "." + std::to_string(minor);
+    std::error_code ignored;
+    if (!std::filesystem::exists(path.parent_path() / (std::string(kBuiltins) + each), ignored)) continue;
+    if (!version.empty()) return {};
+    version = each;
+  }
+  return version;
+}
+
 std::unique_ptr<const Nvrtc> Nvrtc::open(std::string& missing) {
-  static constexpr std::array names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-  auto library = DynamicLibrary::open(names, missing);
+  auto library = DynamicLibrary::open(kNames, missing);
   if (!library) return nullptr;
   return std::unique_ptr<const Nvrtc>(new Nvrtc(std::move(library)));
 }
@@ -30,7 +55,7 @@ Nvrtc::Nvrtc(std::unique_ptr<DynamicLibrary> library) : library_(std::move(libra
   call_.version(&major, &minor);
   version_ = std::to_string(major) + "." + std::to_string(minor);
   // Outside the loader's path NVRTC does not find its own second library.
-  library_->open_beside("libnvrtc-builtins.so." + version_);
+  library_->open_beside(std::string(kBuiltins) + version_);
 }
 
 Nvrtc::Output Nvrtc::compile(const std::string& file, const std::string& expression,

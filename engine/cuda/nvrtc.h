@@ -19,6 +19,8 @@ class Nvrtc {
 
   // Null when no library is found, with the reason in words.
   static std::unique_ptr<const Nvrtc> open(std::string& missing);
+  // The version that open() will find, as far as files tell it, or empty.
+  static std::string installed_version();
 
   // Compiles `#include "FILE"` over the embedded kernels/ and instantiates `expression`. `options` name a
   // real architecture. Throws Error(internal) with the log when it does not compile, Error(device) when this

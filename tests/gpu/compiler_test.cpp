@@ -166,6 +166,24 @@ TEST_F(Nvrtc, CompilesOnceAndRepairsTheCache) {
   EXPECT_EQ(folder_.files().size(), 2u);
 }
 
+TEST_F(Nvrtc, IsNotOpenedForWhatTheCacheHolds) {
+  const CompiledKernel first = Compiler().compile(kSmall, 90);
+  // One that would say it is 11.8, beside a second library that says it is of the version that compiled it.
+  const fs::path toolkit = folder_.path() / "toolkit";
+  const std::string second = (toolkit / "libnvrtc-builtins.so.").string();
+  fs::create_directory(toolkit);
+  fs::create_symlink(WARPWEAVE_FAKES "/old_nvrtc/libnvrtc.so.13",
+                     toolkit / ("libnvrtc.so." + first.compiler.substr(0, first.compiler.find('.'))));
+  std::ofstream(second + first.compiler) << "";
+  setenv("WARPWEAVE_CUDA_DIR", toolkit.c_str(), 1);
+  EXPECT_EQ(Compiler().compile(kSmall, 90).machine_code, first.machine_code);
+  EXPECT_THROW((void)Compiler().compile(kSmall, 80), Error);
+  // Another version: it is opened, and compiles again.
+  fs::rename(second + first.compiler, second + first.compiler.substr(0, first.compiler.find('.')) + ".19");
+  EXPECT_THROW((void)Compiler().compile(kSmall, 90), Error);
+  unsetenv("WARPWEAVE_CUDA_DIR");
+}
+
 TEST_F(Nvrtc, SaysWhatDoesNotCompile) {
   try {
     (void)Compiler().compile({"common/convert.cuh", "warpweave::kernels::nonesuch<float>"}, 80);
