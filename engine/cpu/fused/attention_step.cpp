@@ -5,9 +5,8 @@
 // block again (which is cheaper than keeping all Q), makes Q, attends, projects, and adds to the grid.
 // Sequences are read and written where they lie in the grid, row or column.
 //
-// Many sequences: each thread takes sequences of its own through both passes. Few long ones: all threads
-// share the blocks of a few sequences, first pass by pass. Every number is computed by the same chain of
-// operations either way.
+// Each thread takes sequences of its own through both passes; the last few, or all where there are few, are
+// shared block by block, pass by pass. Every number is computed by the same chain of operations either way.
 //
 // Masked keys are left out when K and V are written: their rows go to a dump, the valid ones move up. So
 // nothing of a masked cell is ever multiplied, and the attention loops know nothing of masks.
@@ -111,18 +110,17 @@ class AttentionStep final : public Step {
     const std::int64_t sequences = run.batch * geometry.per_sample;
     const std::int64_t taken = geometry.sequences_per_block();  // by a task
     const std::int64_t tasks = (sequences + taken - 1) / taken;
-    const bool balanced = tasks % threads == 0 || tasks >= 6 * threads;
-    if (balanced || geometry.blocks_per_sequence() == 1) {
-      run.pool->parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end, int slot) {
-        const FlushSubnormals mode;
-        for (std::int64_t i = begin; i < end; ++i)
-          whole(task, {i * taken, std::min(taken, sequences - i * taken), slot * rows_per_slot(geometry)},
-                slot);
-      });
-    } else {
-      for (std::int64_t first = 0; first < sequences; first += threads)
-        together(task, {first, std::min<std::int64_t>(threads, sequences - first), 0});
-    }
+    // The last of long sequences are shared block by block, so that the threads finish together.
+    const bool divisible = threads > 1 && geometry.blocks_per_sequence() > 1;
+    const std::int64_t alone = divisible ? std::max<std::int64_t>(0, tasks / threads - 1) * threads : tasks;
+    run.pool->parallel_for(alone, 1, [&](std::int64_t begin, std::int64_t end, int slot) {
+      const FlushSubnormals mode;
+      for (std::int64_t i = begin; i < end; ++i)
+        whole(task, {i * taken, std::min(taken, sequences - i * taken), slot * rows_per_slot(geometry)},
+              slot);
+    });
+    for (std::int64_t first = alone; first < tasks; first += threads)
+      together(task, {first, std::min<std::int64_t>(threads, sequences - first), 0});
   }
 
  private:
