@@ -249,6 +249,13 @@ def suite_shapes(a):
     return {name: s for name, s in shapes.items() if not a.only or name in a.only.split(",")}
 
 
+def save(results, path):
+    if path:
+        with open(path, "w") as f:
+            json.dump(results, f, indent=1)
+            f.write("\n")
+
+
 def measure(a):
     started = time.time()
     lap = lambda what: print(f"[{time.time() - started:6.1f} s] {what}", flush=True)
@@ -285,6 +292,7 @@ def measure(a):
             entry["failure"] = str(error).splitlines()[0][:120]
         torch.cuda.empty_cache()
         results["peers"].append(entry)
+        save(results, a.json)  # what there is, should this be interrupted
     lap("peers timed")
     return results
 
@@ -375,8 +383,6 @@ def main():
     a = options()
     if a.compile_ahead:
         return compile_ahead([(tuple(s), *rest) for s, *rest in json.loads(a.compile_ahead)])
-    if a.compile_ahead:
-        return compile_ahead([(tuple(shape), *rest) for shape, *rest in json.loads(a.compile_ahead)])
     if a.draw:
         with open(a.draw) as f:
             results = json.load(f)
@@ -384,10 +390,6 @@ def main():
         if not a.warpweave:
             sys.exit("--warpweave: the executable is needed")
         results = measure(a)
-        if a.json:
-            with open(a.json, "w") as f:
-                json.dump(results, f, indent=1)
-                f.write("\n")
     if a.picture:
         draw(results, a.picture)
     (markdown if a.markdown else table)(results)
