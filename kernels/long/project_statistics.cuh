@@ -29,7 +29,7 @@ template <class T, int K, bool Centred>
 struct TokenStatistics {
   static constexpr int vectors = (K / 8 + 31) / 32;  // of 8 channels, of a lane
   static constexpr int warps = 8, tile = 128;
-  static constexpr int at_a_time = vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4;  // tokens on their way
+  static constexpr int at_a_time = vectors > 2 ? 1 : vectors > 1 ? 2 : 4;  // tokens on their way
   static_assert(K % 8 == 0);
 
   const int lane;
@@ -91,7 +91,7 @@ struct TokenStatistics {
 };
 
 template <class T, int K, bool Centred>
-__global__ void __launch_bounds__(256) statistics(const StatisticsParams p) {
+__global__ void __launch_bounds__(256, TokenStatistics<T, K, Centred>::vectors <= 6 ? 5 : 2) statistics(const StatisticsParams p) {
   using Tokens = TokenStatistics<T, K, Centred>;
   constexpr int tile = Tokens::tile, at_a_time = Tokens::at_a_time;
   __shared__ float2 found[tile];

@@ -8,18 +8,15 @@
 // finds mean and deviation before. So both operands come by the copy engine as they lie in memory.
 //
 // A tile is 128 tokens by `columns` outputs; two warpgroups take 64 tokens each, a third loads, 64 input channels at a
-// time, through a ring of stages on mbarriers. Two blocks make a cluster: they have the same outputs of different
-// tokens, and each loads half of the weights for both, which halves what L2 has to deliver: 128 x 256 tiles at full
-// speed need 47 bytes a cycle and multiprocessor, more than it has. Blocks stay and go from tile to tile; neighbouring
-// clusters have the same tokens. With `ahead` there are two accumulators, and the results of a tile are finished and
-// stored, 32 channels at a time, between the products of the next one.
+// time, through a ring of stages on mbarriers. Blocks stay and go from tile to tile; neighbouring blocks have the same
+// tokens. With `ahead` there are two accumulators, and the results of a tile are finished and stored, 32 channels at a
+// time, between the products of the next one.
 //
 // Outputs are permuted (layout/WidePlan), so that a lane has 8 neighbouring channels of a token: 16-byte accesses.
 // Shared memory: layout/WidePlan. Limit: 2 k n flops a token; 128 x 512 tokens, 768 -> 2304: 232 GFLOP, 295 us at 787
 // TFLOP/s.
 #pragma once
 
-#include "long/project_cluster.cuh"
 #include "long/project_wide_params.h"
 #include "long/project_wide_plan.h"
 #include "ptx/copy.cuh"
@@ -29,6 +26,15 @@
 #include "ptx/wgmma.cuh"
 
 namespace warpweave::kernels::long_sequences {
+
+#if __CUDA_ARCH__ >= 900
+// Brings the box of a tensor map that begins at these coordinates into L2.
+__device__ __forceinline__ void prefetch_tensor(const void* map, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c0), "r"(c1),
+               "r"(c2), "r"(c3)
+               : "memory");
+}
+#endif
 
 // Options, one bit each.
 enum WideFlag : int {
@@ -51,13 +57,13 @@ struct WideProjection {
                         bias = (Flags & wide_biased) != 0, residual = (Flags & wide_residual) != 0,
                         mask = (Flags & wide_mask) != 0, rope = (Flags & wide_rope) != 0,
                         centred = (Flags & wide_centred) != 0, normed = (Flags & wide_normed) != 0;
-  static constexpr int steps = plan.steps(), pieces = plan.pieces(), cluster = plan.kCluster, tokens = plan.kTokens;
+  static constexpr int steps = plan.steps(), pieces = plan.pieces(), tokens = plan.kTokens;
   static constexpr int q_and_k = N / 3 * 2;  // channels of y before those of v
   static constexpr u32 token_bytes = tokens * 128;
   using Sums = float[Columns / 8][4];
 
   const WideParams& p;
-  u32 shared, rank;
+  u32 shared;
   int group;  // of this thread; the last one loads
 
   // A place in the ring, and the parity of the phase in which it is met there.
@@ -72,38 +78,47 @@ struct WideProjection {
   __device__ __forceinline__ u32 tokens_at(u32 stage) const { return shared + stage * plan.stage_bytes(); }
   __device__ __forceinline__ u32 weights_at(u32 stage) const { return tokens_at(stage) + token_bytes; }
 
-  // What the cluster works on: item i is output tile i % tiles of a pair of token tiles.
-  __device__ __forceinline__ int items() const {
-    return (p.tokens.pieces * p.tokens.tiles + cluster - 1) / cluster * plan.tiles();
-  }
+  // Item i is output tile i % tiles of token tile i / tiles.
+  __device__ __forceinline__ int items() const { return p.tokens.pieces * p.tokens.tiles * plan.tiles(); }
   struct Place {
-    int piece, first;  // of this block's tokens; no such piece where there are none
-    int tile;          // of tokens
-    int column_tile;
+    int piece, first;  // of the tokens
+    int tile, column_tile;
   };
   __device__ __forceinline__ Place place(int item) const {
-    const int tile = item / plan.tiles() * cluster + rank;
+    const int tile = item / plan.tiles();
     return {tile / p.tokens.tiles, tile % p.tokens.tiles * tokens, tile, item % plan.tiles()};
   }
 
   // ---- the thread that loads
 
+  __device__ __forceinline__ void load_weights(const Cursor& at, int column_tile, int step) const {
+    barrier_wait(empty(at.stage), at.parity ^ 1);
+    barrier_expect(full(at.stage), plan.stage_bytes());
+    copy_bulk(weights_at(at.stage),
+              static_cast<const char*>(p.weights) + (static_cast<i64>(column_tile) * steps + step) * plan.step_bytes(),
+              plan.step_bytes(), full(at.stage));
+  }
+
   __device__ __forceinline__ void load() const {
-    constexpr u32 half = plan.step_bytes() / cluster;
-    const char* weights = static_cast<const char*>(p.weights) + rank * half;
+    // The first weights, which no earlier launch writes, before the launches before this one are done.
+    constexpr int early = Stages < steps ? Stages : steps;
     Cursor at;
-    for (int item = blockIdx.x / cluster; item < items(); item += gridDim.x / cluster) {
+    for (int step = 0; step < early; ++step, at.advance())
+      load_weights(at, place(blockIdx.x).column_tile, step);
+    wait_for_previous_grid();
+    let_next_grid_start();
+    at = {};
+    for (int item = blockIdx.x; item < items(); item += gridDim.x) {
       const Place here = place(item);
-      const bool spared = normed && here.piece < p.tokens.pieces && p.spared[here.tile];
-      const void* map = spared ? &p.spare : &p.x;
-      const char* from = weights + static_cast<i64>(here.column_tile) * plan.tile_bytes();
+      const void* map = normed && p.spared[here.tile] ? &p.spare : &p.x;
+      if constexpr (residual) {  // into L2; it is added after the next tile's first products
+        for (int c = 0; c < Columns; c += plan.kStep)
+          prefetch_tensor(&p.added, here.column_tile * Columns + c, here.first, here.piece, 0);
+      }
 #pragma unroll 1
       for (int step = 0; step < steps; ++step, at.advance()) {
-        barrier_wait(empty(at.stage), at.parity ^ 1);
-        barrier_expect(full(at.stage), plan.stage_bytes());
+        if (item != blockIdx.x || step >= early) load_weights(at, here.column_tile, step);
         copy_tensor(tokens_at(at.stage), map, full(at.stage), step * plan.kStep, here.first, here.piece, 0);
-        copy_bulk_to_all(weights_at(at.stage) + rank * half, from + step * plan.step_bytes(), half, full(at.stage),
-                         (1 << cluster) - 1);
       }
     }
   }
@@ -116,7 +131,8 @@ struct WideProjection {
     float offset[2], gain[2];
     int position[2];
     bool present[2], valid[2];
-    int column;  // the first of this lane's in the tile
+    int column;       // the first of this lane's in the tile
+    u32 added[2][4];  // of the residual, for the piece that is finished next
   };
 
   __device__ __forceinline__ void find(Tokens& t, const Place& here) const {
@@ -125,7 +141,7 @@ struct WideProjection {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int index = here.first + group * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
-      t.present[half] = here.piece < p.tokens.pieces && index < p.tokens.length;
+      t.present[half] = index < p.tokens.length;
       const i64 token = static_cast<i64>(here.piece) * p.tokens.length + index,
                 cell = p.tokens.first + here.piece * p.tokens.pitch + index;
       t.row[half] = grid_in ? token : cell;
@@ -137,11 +153,29 @@ struct WideProjection {
       if constexpr (rope) t.position[half] = static_cast<int>(token) / p.position_divisor % p.length;
       if constexpr (mask) t.valid[half] = t.present[half] && p.mask[cell] != 0;
     }
+    fetch(t, 0);
+  }
+
+  __device__ __forceinline__ i64 byte(const Tokens& t, int half, int piece) const {
+    return (t.row[half] * N + t.column + piece * 32) * 2;
+  }
+  __device__ __forceinline__ bool has(const Tokens& t, int piece) const {
+    return N % Columns == 0 || t.column + piece * 32 < N;
+  }
+
+  // The residual of a piece is on its way during the products before it is finished.
+  __device__ __forceinline__ void fetch(Tokens& t, int piece) const {
+    if constexpr (residual) {
+      if (piece == pieces || !has(t, piece)) return;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (t.present[half]) load_global(t.added[half], static_cast<const char*>(p.residual) + byte(t, half, piece));
+    }
   }
 
   __device__ __forceinline__ void release(u32 stage) const {
-    const u32 lane = threadIdx.x % 32;
-    if (lane < cluster) barrier_arrive_at(empty(stage), lane);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty(stage));
   }
 
   // Adds the products of a step.
@@ -167,6 +201,7 @@ struct WideProjection {
   __device__ __forceinline__ void multiply(Sums& d, Cursor& at, const Between& between) const {
     u32 before = at.stage;
     multiply<true>(d, at);
+    wgmma_wait<1>();  // nothing older is under way, which the compiler does not know
     at.advance();
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece) {
@@ -202,16 +237,10 @@ struct WideProjection {
   }
 
   // 32 channels of the tile's results: 8 of each of this lane's tokens.
-  __device__ __forceinline__ void finish(const Sums& d, const Tokens& t, int piece) const {
+  __device__ __forceinline__ void finish(const Sums& d, Tokens& t, int piece) const {
+    if (!has(t, piece)) return;
     const int column = t.column + piece * 32;
-    if (N % Columns != 0 && column >= N) return;
-    u32 r[2][4], w[2][4];
-    i64 at[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      at[half] = (t.row[half] * N + column) * 2;
-      if (residual && t.present[half]) load_global(r[half], static_cast<const char*>(p.residual) + at[half]);
-    }
+    u32 w[2][4];
 #pragma unroll
     for (int four = 0; four < 2; ++four) {
       float4 s, b, c;
@@ -236,8 +265,8 @@ struct WideProjection {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           if constexpr (residual) {
-            v[2 * j] += Pair<T>::first(r[half][2 * four + j]);
-            v[2 * j + 1] += Pair<T>::second(r[half][2 * four + j]);
+            v[2 * j] += Pair<T>::first(t.added[half][2 * four + j]);
+            v[2 * j + 1] += Pair<T>::second(t.added[half][2 * four + j]);
           }
           w[half][2 * four + j] = Pair<T>::pack(v[2 * j], v[2 * j + 1]);
           if constexpr (mask)
@@ -248,18 +277,19 @@ struct WideProjection {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (t.present[half])
-        store_global(static_cast<char*>(p.y) + at[half], w[half][0], w[half][1], w[half][2], w[half][3]);
+        store_global(static_cast<char*>(p.y) + byte(t, half, piece), w[half][0], w[half][1], w[half][2], w[half][3]);
+    fetch(t, piece + 1);
   }
 
-  __device__ __forceinline__ void finish(const Sums& d, const Tokens& t) const {
+  __device__ __forceinline__ void finish(const Sums& d, Tokens& t) const {
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece) finish(d, t, piece);
   }
 
   __device__ __forceinline__ void compute() const {
-    const int count = items(), stride = gridDim.x / cluster;
+    const int count = items(), stride = gridDim.x;
     Cursor at;
-    for (int item = blockIdx.x / cluster; item < count; item += stride) {
+    for (int item = blockIdx.x; item < count; item += stride) {
       Sums d;
       Tokens t;
       find(t, place(item));
@@ -269,13 +299,13 @@ struct WideProjection {
   }
 
   __device__ __forceinline__ void compute_ahead() const {
-    const int count = items(), stride = gridDim.x / cluster;
+    const int count = items(), stride = gridDim.x;
     Cursor at;
     Sums d, e;  // turn about
 #pragma unroll
     for (int i = 0; i < Columns / 8; ++i) e[i][0] = e[i][1] = e[i][2] = e[i][3] = 0;
     Tokens t{}, u{};  // nothing to store yet
-    int item = blockIdx.x / cluster;
+    int item = blockIdx.x;
 #pragma unroll 1
     while (item < count) {
       multiply(d, at, [&](int piece) { finish(e, u, piece); });
@@ -296,13 +326,11 @@ struct WideProjection {
       prefetch_tensor_map(&p.x);
       for (u32 stage = 0; stage < Stages; ++stage) {
         barrier_init(full(stage), 1);
-        barrier_init(empty(stage), cluster * 8);  // the computing warps of all blocks
+        barrier_init(empty(stage), 8);  // the computing warps
       }
       barrier_init_fence();
     }
-    cluster_barrier();
-    wait_for_previous_grid();
-    let_next_grid_start();
+    __syncthreads();
   }
 };
 
@@ -313,21 +341,19 @@ __global__ void __launch_bounds__(layout::WidePlan::kThreads, 1) project_wide(co
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
-  const WideProjection<T, K, N, Columns, Stages, Ahead, Flags, Head> work{p, shared_address(memory), cluster_rank(),
-                                                                          group};
+  const WideProjection<T, K, N, Columns, Stages, Ahead, Flags, Head> work{p, shared_address(memory), group};
   work.prepare();
   if (group == 2) {
     give_registers_back<24>();
     if (threadIdx.x == 2 * 128) work.load();
-    __syncwarp();
   } else {
     take_registers<240>();
+    wait_for_previous_grid();
     if constexpr (Ahead)
       work.compute_ahead();
     else
       work.compute();
   }
-  cluster_barrier();  // others may still write to this block's shared memory
 #endif
 }
 

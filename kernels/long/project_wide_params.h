@@ -31,7 +31,8 @@ struct StatisticsParams {
 };
 
 struct WideParams {
-  ProjectTensorMap x, spare;  // (channel, token, piece, 1), boxes of 64 channels of 128 tokens, swizzled
+  ProjectTensorMap x, spare;    // (channel, token, piece, 1), boxes of 64 channels of 128 tokens, swizzled
+  ProjectTensorMap added;       // the same of the residual
   const void* weights;        // layout::WidePlan
   void* y;                    // [.., n]
   const void* residual;       // as y, may be y; null unless compiled for it

@@ -19,7 +19,6 @@ struct WidePlan {
 
   static constexpr int kTokens = 128;  // of a tile: 64 for each of two warpgroups
   static constexpr int kStep = 64;     // input channels of a stage
-  static constexpr int kCluster = 2;   // blocks with the same output channels and different tokens
   WARPWEAVE_BOTH int steps() const { return (k + kStep - 1) / kStep; }
   WARPWEAVE_BOTH int tiles() const { return (n + columns - 1) / columns; }
   WARPWEAVE_BOTH int n_width() const { return tiles() * columns; }

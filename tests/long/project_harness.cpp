@@ -86,7 +86,6 @@ std::vector<Case> cases() {
   stay("msa qkv", msa, qkv(256, 256));
   wide("msa qkv", msa, qkv(256, 256));
   wide("msa qkv", msa, qkv(256, 256), 256, false);
-  wide("msa qkv", msa, qkv(256, 256), 128, true);
   stay("msa out", msa, output(256, 256));
   wide("msa out", msa, output(256, 256));
   wide("msa out", msa, output(256, 256), 256, false);
@@ -100,11 +99,9 @@ std::vector<Case> cases() {
     wide(o.c_str(), tokens, output(dim, dim));
     wide(o.c_str(), tokens, output(dim, dim), 256, false);
   }
-  wide("msa768 qkv", msa768, qkv(768, 768), 192, true, Precision::fp16);
   ProjectionShape bare = qkv(768, 768);
   bare.norm = graph::NormKind::none, bare.biased = false;
   wide("msa768 qkv bare", msa768, bare);
-  wide("msa768 qkv bare", msa768, bare, 256, false);
   return list;
 }
 

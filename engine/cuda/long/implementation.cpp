@@ -1,11 +1,14 @@
 #include "cuda/long/implementation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
 #include "cuda/long/layer.h"
+#include "cuda/long/layer_projection.h"
 #include "cuda/rope.h"
 #include "cuda/slices.h"
 
@@ -15,6 +18,7 @@ namespace {
 using graph::AxialAttention;
 using graph::Axis;
 
+constexpr int kWidest = kMostChannels;
 constexpr std::int64_t kMeasuredCells = 256 * 384;  // the smallest sample that was measured
 
 AttentionShape attention_shape(const AxialAttention& layer, std::int64_t head_pitch, std::int64_t length,
@@ -28,15 +32,10 @@ class LongStep final : public Step {
   LongStep(const Family& family, const AxialAttention& layer, const weights::LayerWeights& weights,
            Precision precision, const GpuDevice& device)
       : family_(family), layer_(layer), precision_(precision), device_(device) {
-    const LayerShapes shapes = this->shapes(false);
-    const layout::ProjectPlan qkv = plan_of(shapes.qkv), output = plan_of(shapes.output);
+    const LayerShapes shapes = this->shapes();
     const FoldedWeights folded = fold(layer, shapes, weights, precision);
-    qkv_weights_ = upload_bytes(pack_projection(qkv, folded.qkv, folded.qkv_bias, precision), "weights");
-    output_weights_ =
-        upload_bytes(pack_projection(output, folded.output, folded.output_bias, precision), "weights");
-    for (const bool masked : {false, true})
-      qkv_[masked] = TokenProjection(this->shapes(masked).qkv, qkv, precision, device);
-    output_ = TokenProjection(shapes.output, output, precision, device);
+    qkv_.emplace(shapes.qkv, folded.qkv, folded.qkv_bias, precision, device);
+    output_.emplace(shapes.output, folded.output, folded.output_bias, precision, device);
   }
 
   bool in_place() const noexcept override { return true; }
@@ -44,52 +43,55 @@ class LongStep final : public Step {
 
  private:
   class Bound;
-  LayerShapes shapes(bool masked) const {
-    return shapes_of(layer_, family_.head_pitch(layer_.head_dim, precision_), masked);
-  }
+  LayerShapes shapes() const { return shapes_of(layer_, family_.head_pitch(layer_.head_dim, precision_)); }
 
   const Family& family_;
   AxialAttention layer_;
   Precision precision_;
   const GpuDevice& device_;
-  TokenProjection qkv_[2], output_;  // without and with a mask
-  DeviceBuffer qkv_weights_, output_weights_;
+  std::optional<LayerProjection> qkv_, output_;  // always there
 };
 
 class LongStep::Bound final : public BoundStep {
  public:
   Bound(const LongStep& step, const StepShape& shape)
       : step_(step),
+        shapes_(step.shapes()),
         length_(step.layer_.length(shape.input)),
-        inner_bytes_(step.shapes(false).inner * 2),
+        heads_bytes_(2 * (LayerProjection::needs_spare(shapes_.qkv)
+                              ? std::max<std::int64_t>(step.layer_.dim, shapes_.inner)
+                              : shapes_.inner)),
+        qkv_bytes_(6 * shapes_.inner),
+        scratch_bytes_(LayerProjection::scratch_bytes(shapes_.qkv, 1)),
         slices_(shape.batch, shape.input.rows, shape.input.columns,
-                step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, 4 * inner_bytes_, 2,
-                shape.workspace_limit),
-        attention_(step.family_.attention(
-            attention_shape(step.layer_, step.shapes(false).head_pitch, length_, step.precision_),
-            step.precision_, step.device_)) {
+                step.layer_.axis == Axis::row ? Cut::rows : Cut::columns,
+                heads_bytes_ + qkv_bytes_ + scratch_bytes_, 3, shape.workspace_limit),
+        attention_(
+            step.family_.attention(attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_),
+                                   step.precision_, step.device_)) {
     if (const auto& rope = step.layer_.rope)
-      rotation_ = upload(rotation_table(rope->theta, rope->dims, step.shapes(false).head_pitch / 2, length_));
+      rotation_ = upload(rotation_table(rope->theta, rope->dims, shapes_.head_pitch / 2, length_));
   }
 
   std::size_t workspace_bytes() const noexcept override {
     const std::size_t tokens = slices_.largest();
-    return aligned(tokens * inner_bytes_) + aligned(tokens * 3 * inner_bytes_);
+    return aligned(tokens * heads_bytes_) + aligned(tokens * qkv_bytes_) + aligned(tokens * scratch_bytes_);
   }
 
   void enqueue(const StepRun& run) const override {
     const AxialAttention& layer = step_.layer_;
     const bool row = layer.axis == Axis::row, masked = run.mask != nullptr;
-    std::byte* heads = run.workspace;  // the heads' results
-    std::byte* qkv = heads + aligned(slices_.largest() * inner_bytes_);
+    const std::size_t largest = slices_.largest();
+    std::byte* heads = run.workspace;  // the heads' results; before that, what QKV may have to copy
+    std::byte* qkv = heads + aligned(largest * heads_bytes_);
+    std::byte* scratch = qkv + aligned(largest * qkv_bytes_);
     slices_.for_each([&](const Slice& s) {
-      kernels::ProjectParams p{};
-      p.x = run.x, p.y = qkv, p.mask = run.mask;
-      p.weights = step_.qkv_weights_.data(), p.rotation = reinterpret_cast<const float*>(rotation_.data());
-      p.cells = s.cells, p.tokens = static_cast<int>(s.tokens());
-      p.eps = static_cast<float>(layer.norm.eps);
-      p.position_divisor = row ? 1 : static_cast<int>(s.columns), p.length = static_cast<int>(length_);
-      step_.qkv_[masked].enqueue(run.stream, p);
+      WideRun p;
+      p.x = run.x, p.y = qkv, p.mask = run.mask, p.spare = heads, p.scratch = scratch;
+      p.rotation = reinterpret_cast<const float*>(rotation_.data());
+      p.cells = s.cells, p.tokens = s.tokens(), p.eps = static_cast<float>(layer.norm.eps);
+      p.position_divisor = row ? 1 : s.columns, p.length = length_;
+      step_.qkv_->enqueue(run.stream, p);
 
       kernels::AttentionParams a{};
       a.qkv = qkv, a.o = heads, a.mask = masked ? run.mask + s.cells.first : nullptr;
@@ -99,8 +101,8 @@ class LongStep::Bound final : public BoundStep {
                                                      : static_cast<float>(std::abs(layer.scale));
       attention_->enqueue(run.stream, a);
 
-      p.x = heads, p.y = run.y, p.residual = run.x, p.weights = step_.output_weights_.data();
-      step_.output_.enqueue(run.stream, p);
+      p.x = heads, p.y = run.y, p.residual = run.x, p.mask = nullptr;
+      step_.output_->enqueue(run.stream, p);
     });
   }
 
@@ -112,7 +114,9 @@ class LongStep::Bound final : public BoundStep {
   }
 
   const LongStep& step_;
-  std::int64_t length_, inner_bytes_;  // of a token
+  LayerShapes shapes_;
+  std::int64_t length_;
+  std::int64_t heads_bytes_, qkv_bytes_, scratch_bytes_;  // of a token
   Slices slices_;
   std::unique_ptr<const AttentionOperation> attention_;
   DeviceBuffer rotation_;
@@ -137,20 +141,18 @@ class Long final : public CudaImplementation {
     if (conditions.precision != Precision::bf16 && conditions.precision != Precision::fp16)
       return decline("it computes in bf16 and fp16, not " + std::string(to_string(conditions.precision)));
     if (layer->dim % 8 != 0) return decline("dim " + std::to_string(layer->dim) + " is not a multiple of 8");
-    if (layer->dim > kMostChannels)
-      return decline("dim " + std::to_string(layer->dim) + " is larger than " +
-                     std::to_string(kMostChannels));
+    if (layer->dim > kWidest)
+      return decline("dim " + std::to_string(layer->dim) + " is larger than " + std::to_string(kWidest));
     const std::int64_t head_pitch = family_->head_pitch(layer->head_dim, conditions.precision);
-    if (layer->heads > kMostChannels || head_pitch > kMostChannels ||
-        layer->heads * head_pitch > kMostChannels)
+    if (layer->heads > kWidest || head_pitch > kWidest || layer->heads * head_pitch > kWidest)
       return decline(std::to_string(layer->heads) + " heads of " + std::to_string(head_pitch) +
-                     " channels (padded) are more than " + std::to_string(kMostChannels));
+                     " channels (padded) are more than " + std::to_string(kWidest));
     const plan::Claim composed = family_->claim(rest[0], conditions);
     if (!composed) return composed;
     // The attention is the same, the projections are faster: chosen over the composed family where that was
     // measured (docs/long.md), and elsewhere only where that one cannot run.
-    const bool measured =
-        layer->dim >= 128 && layer->inner() >= 128 && rest[0].input.cells() >= kMeasuredCells;
+    const bool measured = layer->dim >= 128 && layer->dim <= kMostChannels && layer->inner() >= 128 &&
+                          rest[0].input.cells() >= kMeasuredCells;
     return plan::Claim::accept(composed.cost * (measured ? 0.9 : 1.1));
   }
 
@@ -160,11 +162,10 @@ class Long final : public CudaImplementation {
     const std::int64_t head_pitch = family_->head_pitch(layer.head_dim, conditions.precision);
     auto list = family_->attention_kernels(
         attention_shape(layer, head_pitch, layer.length(layers[0].input), conditions.precision), conditions);
-    const LayerShapes shapes = shapes_of(layer, head_pitch, false);
-    for (const bool masked : {false, true})
-      list.push_back(projection_kernel(shapes_of(layer, head_pitch, masked).qkv, plan_of(shapes.qkv),
-                                       conditions.precision));
-    list.push_back(projection_kernel(shapes.output, plan_of(shapes.output), conditions.precision));
+    const LayerShapes shapes = shapes_of(layer, head_pitch);
+    for (const ProjectionShape* shape : {&shapes.qkv, &shapes.output})
+      for (const KernelSpec& kernel : LayerProjection::kernels(*shape, conditions.precision))
+        list.push_back(kernel);
     return list;
   }
 

@@ -130,7 +130,7 @@ WideProjection::WideProjection(const ProjectionShape& shape, const WidePlan& pla
                                const GpuDevice& device)
     : shape_(shape),
       plan_(plan),
-      most_clusters_(std::max(device.multiprocessors() / WidePlan::kCluster, 1)),
+      most_blocks_(device.multiprocessors()),
       kernel_(device.kernels().get(wide_kernel(shape, plan, precision))) {
   prepare_tensor_maps();
   kernel_.allow(static_cast<std::size_t>(plan_.shared_bytes()));
@@ -155,15 +155,16 @@ void WideProjection::enqueue(cudaStream_t stream, const WideRun& run) const {
     p.statistics = s.statistics, p.spared = s.spared;
     statistics_->launch(stream, {.blocks = row_tiles, .threads = 256, .overlap_previous = true}, s);
   }
+  if (shape_.residual)
+    encode(p.added, static_cast<const std::byte*>(run.residual) + run.cells.first * plan_.n * 2, plan_.n,
+           tokens, tokens.pitch);
   p.weights = run.weights, p.y = run.y, p.residual = run.residual, p.mask = run.mask;
   p.rotation = run.rotation, p.tokens = tokens;
   p.position_divisor = static_cast<int>(run.position_divisor), p.length = static_cast<int>(run.length);
-  const std::int64_t items = (row_tiles + WidePlan::kCluster - 1) / WidePlan::kCluster * plan_.tiles();
   kernel_.launch(stream,
-                 {.blocks = std::min(items, most_clusters_) * WidePlan::kCluster,
+                 {.blocks = std::min(row_tiles * plan_.tiles(), most_blocks_),
                   .threads = WidePlan::kThreads,
                   .shared_bytes = static_cast<std::size_t>(plan_.shared_bytes()),
-                  .cluster = WidePlan::kCluster,
                   .overlap_previous = true},
                  p);
 }

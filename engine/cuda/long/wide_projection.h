@@ -59,7 +59,7 @@ class WideProjection {
  private:
   ProjectionShape shape_;
   layout::WidePlan plan_{};
-  std::int64_t most_clusters_ = 0;  // as many as run at a time
+  std::int64_t most_blocks_ = 0;  // as many as run at a time
   Kernel kernel_;
   std::optional<Kernel> statistics_;
 };
