@@ -5,13 +5,17 @@
 //   GPU
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -23,6 +27,7 @@
 #include "model_data.h"
 #include "properties/problem.h"
 #include "warpweave/error.h"
+#include "warpweave/io.h"
 
 namespace warpweave::resident_test {
 namespace {
@@ -274,10 +279,26 @@ TEST(Resident, SaysWhatItDeclines) {
   }
 }
 
-// The scale of the scores is folded into weights, which fp16 cannot hold here; other implementations scale
-// scores.
+// The scale of the scores is folded into weights of Q and K, which fp16 cannot hold here; other
+// implementations scale scores.
 Model beyond_f16() {
-  return properties::make_model(16, {"axial_attention: {axis: row, heads: 2, head_dim: 8, scale: 1e12}"});
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("warpweave-resident-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const auto config = folder / "model.yaml", file = folder / "weights.safetensors";
+  std::ofstream(config)
+      << "name: test\ninput: {dim: 16}\nlayers:\n  - axial_attention: {axis: row, heads: 2, "
+         "scale: 1e6, tensors: \"{name}\"}\n";
+  std::map<std::string, Tensor> tensors;
+  const Model random = Model::random(config, 3);
+  for (const auto& [name, tensor] : random.data()->weights[0].all())
+    tensors.emplace(name, tensor.to(DType::f32));
+  const auto qkv = tensors.at("qkv.weight").values<float>();
+  for (std::size_t i = 0; i < qkv.size() / 3 * 2; ++i) qkv[i] *= 200;
+  save_safetensors(file, tensors);
+  Model model = Model::load(config, file);
+  std::filesystem::remove_all(folder);
+  return model;
 }
 
 TEST(Resident, LeavesWeightsBeyondTheRangeOfF16ToOthers) {
