@@ -97,22 +97,7 @@ __global__ void __launch_bounds__(256, 2) to_grid(const OutputParams p) {
   const Linear<PARTS> block = linear_block<PARTS>(p.a, p.weight, p.tokens, p.n, p.k);
   Sums sums = {};
   block.run(sums, shared_address(memory));
-  const i64 token = block.warp_token();
-  const int column = lane_column(block.warp_column());
-  for_each_token(sums, p.weight, column, [&](int row, const float(&v)[8]) {
-    if (token + row >= p.tokens) return;
-    const i64 place = cell_of(p.cells, token + row) * p.n + column;
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-      if (column + i >= p.n) break;
-      float4 y = {v[i], v[i + 1], v[i + 2], v[i + 3]};
-      if constexpr (RESIDUAL) {
-        const float4 x = *reinterpret_cast<const float4*>(p.residual + place + i);
-        y.x += x.x, y.y += x.y, y.z += x.z, y.w += x.w;
-      }
-      *reinterpret_cast<float4*>(p.y + place + i) = y;
-    }
-  });
+  store_grid<RESIDUAL>(sums, p, block.warp_token(), block.warp_column());
 }
 
 }  // namespace warpweave::kernels::split

@@ -49,13 +49,30 @@ struct OutputParams {
   i64 tokens, n, k;
 };
 
-// A whole layer, see split/short_sequences.cuh.
+// As the driver encodes it (engine/cuda/tensor_map.h).
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+
+// Of kernels that take their operands by the copy engine: maps (k, row, part) in boxes of 32 of k.
+struct WideProjectParams {
+  TensorMap weight;  // 128 rows, both parts
+  ProjectParams project;
+};
+template <class Params>
+struct WideLinearParams {
+  TensorMap weight, a;  // 128 rows each, all parts
+  Params linear;
+};
+
+// A whole layer, see split/short_sequences.cuh and split/warp_kernels.cuh.
 struct ShortParams {
   const float* x;
   float* y;                   // may be x
   const unsigned char* mask;  // null: every cell is valid
   const float* rotations;     // as LinearParams has it
-  Weight qkv, out;
+  Weight qkv, out;     // of the one
+  const void* layer;   // of the other: both weights as WarpLayer has them
   Sequences cells;     // of the grid
   unsigned sequences;  // below 2^31
   int length;

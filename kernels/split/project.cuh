@@ -40,8 +40,8 @@ struct Project {
     for (int turn = 0; turn < STAGES - 1; ++turn) send(turn, turns);
     wait_for_previous_grid();
     let_next_grid_start();
-    Tokens<PARTS, NORM, DIM, DEPTH>::template load<TOKENS, THREADS, ROW_PITCH>(
-        shared, x, eps,
+    Tokens<PARTS, NORM, DIM, DEPTH>::template load<TOKENS, THREADS>(
+        PlainRows<DEPTH, ROW_PITCH>{shared}, x, eps,
         [&](int slot) { return first_token + slot < p.tokens ? cell_of(p.cells, first_token + slot) * DIM : -1; },
         [](int, i64) {});
 

@@ -61,8 +61,8 @@ struct ShortSequences {
   }
 
   __device__ __forceinline__ void tokens(u32 first) const {
-    Tokens<PARTS, NORM, DIM, DEPTH>::template load<TOKENS, THREADS, OPERAND_PITCH>(
-        shared + OPERAND, p.x, p.eps, [&](int slot) { return cell(first, slot) * DIM; },
+    Tokens<PARTS, NORM, DIM, DEPTH>::template load<TOKENS, THREADS>(
+        PlainRows<DEPTH, OPERAND_PITCH>{shared + OPERAND}, p.x, p.eps, [&](int slot) { return cell(first, slot) * DIM; },
         [&](int slot, i64 place) { valid[slot] = place >= 0 && (!MASKED || p.mask[place / DIM]); });
   }
 

@@ -74,9 +74,9 @@ __device__ __forceinline__ void multiply_stage(Sums& sums, u32 a, u32 w) {
 }
 
 // Calls body(row, values): the eight results of this lane from `column` on, factor and bias applied, for each of its
-// tokens.
-template <class Body>
-__device__ __forceinline__ void for_each_token(const Sums& sums, const Weight& weight, int column, const Body& body) {
+// tokens in M tiles of 16.
+template <int M, class Body>
+__device__ __forceinline__ void for_each_token(const float (&sums)[M][4][4], const Weight& weight, int column, const Body& body) {
   float factor[8], bias[8];
 #pragma unroll
   for (int i = 0; i < 8; i += 4) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void for_each_token(const Sums& sums, const Weight& w
     bias[i] = b.x, bias[i + 1] = b.y, bias[i + 2] = b.z, bias[i + 3] = b.w;
   }
 #pragma unroll
-  for (int m = 0; m < 2; ++m) {
+  for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float values[8];
@@ -102,8 +102,8 @@ __device__ __forceinline__ int lane_column(int column) { return column + static_
 
 // To q, k and v [token, column / HEAD, PARTS, HEAD] as attention reads them; before that RoPE turns the first channels of
 // the heads of q and k.
-template <int PARTS, int HEAD>
-__device__ __forceinline__ void store_heads(const Sums& sums, const HeadsParams& p, i64 token, int warp_column) {
+template <int PARTS, int HEAD, int M>
+__device__ __forceinline__ void store_heads(const float (&sums)[M][4][4], const HeadsParams& p, i64 token, int warp_column) {
   const int column = lane_column(warp_column), channel = column % HEAD;
   if (column >= p.n) return;
   const bool rotate = p.rotations && column < p.rotated && channel < p.rotated_channels;
@@ -125,6 +125,27 @@ __device__ __forceinline__ void store_heads(const Sums& sums, const HeadsParams&
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
       store_global(to + part * HEAD, a.part[part], b.part[part], c.part[part], d.part[part]);
+  });
+}
+
+// y[cell(t), n] = r[t, n] + residual[cell(t), n]
+template <bool RESIDUAL, int M>
+__device__ __forceinline__ void store_grid(const float (&sums)[M][4][4], const OutputParams& p, i64 token, int warp_column) {
+  const int column = lane_column(warp_column);
+  if (column >= p.n) return;
+  for_each_token(sums, p.weight, column, [&](int row, const float(&v)[8]) {
+    if (token + row >= p.tokens) return;
+    const i64 place = cell_of(p.cells, token + row) * p.n + column;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      if (column + i >= p.n) break;
+      float4 y = {v[i], v[i + 1], v[i + 2], v[i + 3]};
+      if constexpr (RESIDUAL) {
+        const float4 x = *reinterpret_cast<const float4*>(p.residual + place + i);
+        y.x += x.x, y.y += x.y, y.z += x.z, y.w += x.w;
+      }
+      *reinterpret_cast<float4*>(p.y + place + i) = y;
+    }
   });
 }
 

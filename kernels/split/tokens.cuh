@@ -17,7 +17,16 @@ constexpr float token_scale() {
   return static_cast<float>(1 << shift);
 }
 
-// A row is [PARTS, DEPTH] fp16, DEPTH being DIM rounded up to 32; channels past DIM are zero, since products take them.
+// Rows in order: [PARTS, DEPTH] fp16, PITCH bytes apart.
+template <int DEPTH, int PITCH>
+struct PlainRows {
+  u32 first;
+  __device__ __forceinline__ u32 operator()(int slot, int part, int channel) const {
+    return first + slot * PITCH + part * DEPTH * 2 + channel * 2;
+  }
+};
+
+// DEPTH is DIM rounded up to 32; channels past DIM are zero, since products take them.
 template <int PARTS, NormKind NORM, int DIM, int DEPTH>
 struct Tokens {
   static constexpr float SCALE = token_scale<DIM>();
@@ -27,10 +36,11 @@ struct Tokens {
   static_assert(LANES * PER * 4 >= DEPTH && DEPTH % 32 == 0);
   static constexpr int AT_ONCE = 4 / PER > 0 ? 4 / PER : 1;  // tokens of a lane whose loads are under way together
 
-  // All threads of the block call it. `place(slot)` is the element of the grid at which token `slot` begins, or negative
-  // where there is none: such rows are zero. `done(slot, place)` is called by one lane of each.
-  template <int COUNT, int THREADS, int PITCH, class Place, class Done>
-  static __device__ __forceinline__ void load(u32 rows, const float* x, float eps, const Place& place,
+  // The first THREADS threads of the block call it. `place(slot)` is the element of the grid at which token `slot`
+  // begins, or negative where there is none: such rows are zero. `done(slot, place)` is called by one lane of each.
+  // `to(slot, part, channel)` is the address of four channels of a part.
+  template <int COUNT, int THREADS, class To, class Place, class Done>
+  static __device__ __forceinline__ void load(const To& to, const float* x, float eps, const Place& place,
                                               const Done& done) {
     const int lane = threadIdx.x % LANES;
     constexpr int STEP = THREADS / LANES;
@@ -55,7 +65,7 @@ struct Tokens {
         const int slot = begin + t * STEP;
         normalise(v[t], lane, eps);
         if (slot < COUNT) {
-          store(rows + slot * PITCH, v[t], lane);
+          store(to, slot, v[t], lane);
           if (lane == 0) done(slot, from[t]);
         }
       }
@@ -90,7 +100,8 @@ struct Tokens {
     each([&](float& a) { a *= gain; });
   }
 
-  static __device__ __forceinline__ void store(u32 row, const float (&v)[PER][4], int lane) {
+  template <class To>
+  static __device__ __forceinline__ void store(const To& to, int slot, const float (&v)[PER][4], int lane) {
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
       const int d = (i * LANES + lane) * 4;
@@ -98,7 +109,7 @@ struct Tokens {
       const Parts<PARTS> a(v[i][0], v[i][1]), b(v[i][2], v[i][3]);
 #pragma unroll
       for (int part = 0; part < PARTS; ++part)
-        store_shared(row + part * DEPTH * 2 + d * 2, a.part[part], b.part[part]);
+        store_shared(to(slot, part, d), a.part[part], b.part[part]);
     }
   }
 };

@@ -4,13 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "cuda/composed/attention.h"
 #include "cuda/family.h"
 #include "cuda/slices.h"
+#include "cuda/split/attention.h"
 #include "cuda/split/pack.h"
 #include "cuda/split/short_sequences.h"
 #include "cuda/split/uploaded.h"
+#include "cuda/split/wide.h"
+#include "cuda/tensor_map.h"
 #include "graph/layers/axial_attention.h"
+#include "layout/norm_plan.h"
 #include "split/params.h"
 
 namespace warpweave::cuda::split {
@@ -36,9 +39,6 @@ struct LinearPlan {
   static std::size_t shared(int parts) {
     return static_cast<std::size_t>(3 *
                                     (kTokens * stage_pitch(parts) + kColumns * stage_pitch(kWeightParts)));
-  }
-  static std::int64_t blocks(std::int64_t tokens, std::int64_t n) {
-    return (tokens + kTokens - 1) / kTokens * ((n + kColumns - 1) / kColumns);
   }
 };
 
@@ -75,21 +75,6 @@ KernelSpec to_grid_spec(bool residual, int parts) {
           kScope + ("to_grid<" + std::to_string(parts)) + (residual ? ", true>" : ", false>")};
 }
 
-AttentionTiles attention_tiles(std::int64_t head, std::int64_t length) {
-  if (head > 64) return {4, 1, 16};
-  if (length <= 16) return {1, 1, 16};
-  if (length <= 32) return {2, 1, 32};
-  return {4, 2, 32};
-}
-
-KernelSpec attention_spec(const AttentionTiles& t, std::int64_t head, bool causal, int parts) {
-  return {"split/products.cuh", std::string("warpweave::kernels::composed::attention<") + kScope +
-                                    "SplitProducts<" + std::to_string(head) + ", " + std::to_string(parts) +
-                                    ">, " + std::to_string(t.warps) + ", " + std::to_string(t.tiles) + ", " +
-                                    std::to_string(t.keys) + ", " + (t.ahead ? "true, " : "false, ") +
-                                    (causal ? "true" : "false") + ">"};
-}
-
 KernelSpec norm_spec(const AxialAttention& layer, int parts) {
   return {"split/norm.cuh", std::string("warpweave::kernels::composed::norm<float, ") + kScope + "Operand<" +
                                 std::to_string(parts) + ", " + std::to_string(token_shift(layer.dim)) +
@@ -97,16 +82,14 @@ KernelSpec norm_spec(const AxialAttention& layer, int parts) {
                                 ", " + std::to_string(token_pitch(layer.dim)) + ">"};
 }
 
-std::int64_t norm_tokens(std::int64_t dim) {  // of a block, as in kernels/composed/norm.cuh
-  std::int64_t lanes = 32;
-  while (lanes > 1 && token_pitch(dim) / 4 <= lanes / 2) lanes /= 2;
-  return 4 * 32 / lanes;
+std::int64_t norm_tokens(std::int64_t dim) {  // of a block at a time
+  return layout::NormPlan{static_cast<int>(dim), static_cast<int>(token_pitch(dim)), sizeof(float)}.tokens();
 }
 
 class SplitStep final : public Step {
  public:
   SplitStep(const AxialAttention& layer, const Packed& packed, int parts, const GpuDevice& device)
-      : layer_(layer), parts_(parts), device_(device), weights_(packed) {}
+      : layer_(layer), parts_(parts), device_(device), weights_(layer, packed) {}
 
   bool in_place() const noexcept override { return true; }
   std::unique_ptr<const BoundStep> bind(const StepShape& shape) const override;
@@ -133,24 +116,39 @@ class SplitStep::Bound final : public BoundStep {
         slices_(shape.batch, shape.input.rows, shape.input.columns,
                 layer_.axis == Axis::row ? Cut::rows : Cut::columns, narrow_ + wide_, 2,
                 shape.workspace_limit),
-        attention_tiles_(attention_tiles(head_, length_)),
-        project_plan_(layer_.dim, step.parts_),
         one_(ProjectPlan::fits(layer_.dim, step.parts_, conditions(step).shared_memory_per_block)),
+        wide_heads_(wide_takes(3 * inner_, conditions(step))),
+        wide_grid_(wide_takes(layer_.dim, conditions(step))),
         overlap_(conditions(step).compute_capability >= 90) {
     KernelStore& kernels = step.device_.kernels();
+    const int parts = step.parts_;
+    const auto get = [&kernels](const KernelSpec& spec, std::size_t shared) {
+      const Kernel kernel = kernels.get(spec);
+      kernel.allow(shared);
+      return kernel;
+    };
     if (one_) {
-      project_ = kernels.get(project_spec(layer_, step.parts_));
-      project_.allow(project_plan_.shared);
+      const ProjectPlan plan(layer_.dim, parts);
+      heads_ = wide_heads_
+                   ? Product{get(wide_project_spec(layer_, parts), wide_project_bytes(layer_.dim, parts)),
+                             WidePlan::kTokens, 3 * inner_, WidePlan::kThreads,
+                             wide_project_bytes(layer_.dim, parts)}
+                   : Product{get(project_spec(layer_, parts), plan.shared), plan.tokens, 3 * inner_, kThreads,
+                             plan.shared};
     } else {
-      norm_ = kernels.get(norm_spec(layer_, step.parts_));
+      norm_ = kernels.get(norm_spec(layer_, parts));
       norm_blocks_ = step.device_.multiprocessors() * norm_.resident_blocks(128, 0);
-      to_heads_ = kernels.get(to_heads_spec(head_, step.parts_));
-      to_heads_.allow(LinearPlan::shared(step.parts_));
+      heads_ = wide_heads_ ? wide_product(get(wide_to_heads_spec(head_, parts), wide_linear_bytes(parts)))
+                           : product(get(to_heads_spec(head_, parts), LinearPlan::shared(parts)));
     }
-    to_grid_ = kernels.get(to_grid_spec(layer_.residual, step.parts_));
-    to_grid_.allow(LinearPlan::shared(step.parts_));
-    attention_ = kernels.get(attention_spec(attention_tiles_, head_, layer_.causal, step.parts_));
-    attention_.allow(attention_shared());
+    grid_ = wide_grid_
+                ? wide_product(get(wide_to_grid_spec(layer_.residual, parts), wide_linear_bytes(parts)))
+                : product(get(to_grid_spec(layer_.residual, parts), LinearPlan::shared(parts)));
+    if (wide_heads_ || wide_grid_) prepare_tensor_maps();
+    if (wide_heads_) encode_weight(heads_map_, step.weights_.qkv.weight(), 3 * inner_, layer_.dim);
+    if (wide_grid_) encode_weight(grid_map_, step.weights_.out.weight(), layer_.dim, inner_);
+    attention_ =
+        make_attention({layer_.heads, head_, length_, layer_.causal}, step.parts_, overlap_, step.device_);
     rotations_ = upload_rotations(layer_, length_);
   }
 
@@ -176,17 +174,16 @@ class SplitStep::Bound final : public BoundStep {
         heads.rotated_channels = static_cast<int>(layer_.rope->dims);
       }
       if (one_) {
-        project_.launch(run.stream,
-                        {.blocks = (tokens + project_plan_.tokens - 1) / project_plan_.tokens,
-                         .threads = kThreads,
-                         .shared_bytes = project_plan_.shared,
-                         .overlap_previous = overlap_},
-                        kernels::split::ProjectParams{static_cast<const float*>(run.x), heads,
-                                                      static_cast<float>(layer_.norm.eps)});
+        const kernels::split::ProjectParams p{static_cast<const float*>(run.x), heads,
+                                              static_cast<float>(layer_.norm.eps)};
+        if (wide_heads_)
+          launch(run.stream, heads_, tokens, kernels::split::WideProjectParams{heads_map_, p});
+        else
+          launch(run.stream, heads_, tokens, p);
       } else {
         normalise(run, s, narrow);
-        to_heads_.launch(run.stream, product(tokens, heads.n),
-                         kernels::split::LinearParams{narrow, heads, token_});
+        launch_linear(run.stream, heads_, wide_heads_, heads_map_, tokens,
+                      kernels::split::LinearParams{narrow, heads, token_});
       }
 
       kernels::AttentionParams a{};
@@ -195,16 +192,10 @@ class SplitStep::Bound final : public BoundStep {
       a.tokens = sequences(row, s, s.columns), a.mask_cells = sequences(row, s, s.cells.pitch);
       a.sequences = tokens / length_, a.length = length_, a.heads = layer_.heads;
       a.scale = std::max(step_.weights_.score_scale, 1e-36f);  // not 0: the kernel multiplies -infinity by it
-      const std::int64_t tiles = (length_ + attention_tiles_.queries() - 1) / attention_tiles_.queries();
-      attention_.launch(run.stream,
-                        {.blocks = a.sequences * a.heads * tiles,
-                         .threads = attention_tiles_.warps * 32,
-                         .shared_bytes = attention_shared(),
-                         .overlap_previous = overlap_},
-                        a);
+      attention_->enqueue(run.stream, a);
 
-      to_grid_.launch(
-          run.stream, product(tokens, layer_.dim),
+      launch_linear(
+          run.stream, grid_, wide_grid_, grid_map_, tokens,
           kernels::split::OutputParams{narrow, step_.weights_.out.weight(), static_cast<float*>(run.y),
                                        layer_.residual ? static_cast<const float*>(run.x) : nullptr, s.cells,
                                        tokens, layer_.dim, inner_});
@@ -221,15 +212,55 @@ class SplitStep::Bound final : public BoundStep {
                : kernels::Sequences{s.columns, s.rows * pitch, 1, pitch};
   }
 
-  std::size_t attention_shared() const {
-    return attention_tiles_.shared_bytes({layer_.heads, head_ * step_.parts_, length_, layer_.causal}, 2);
+  // A kernel, and what a block of it owns: all columns where columns are the product's.
+  struct Product {
+    Kernel kernel;
+    std::int64_t tokens = 0, columns = 0;
+    int threads = 0;
+    std::size_t shared = 0;
+  };
+  Product product(const Kernel& kernel) const {
+    return {kernel, LinearPlan::kTokens, LinearPlan::kColumns, kThreads, LinearPlan::shared(step_.parts_)};
+  }
+  Product wide_product(const Kernel& kernel) const {
+    return {kernel, WidePlan::kTokens, WidePlan::kColumns, WidePlan::kThreads,
+            wide_linear_bytes(step_.parts_)};
   }
 
-  Launch product(std::int64_t tokens, std::int64_t n) const {
-    return {.blocks = LinearPlan::blocks(tokens, n),
-            .threads = kThreads,
-            .shared_bytes = LinearPlan::shared(step_.parts_),
-            .overlap_previous = overlap_};
+  static void encode_weight(kernels::split::TensorMap& map, const kernels::split::Weight& weight,
+                            std::int64_t n, std::int64_t k) {
+    encode_rows(map, weight.rows, (n + kColumns - 1) / kColumns * kColumns, kWeightParts,
+                (k + kDepth - 1) / kDepth * kDepth);
+  }
+
+  static std::int64_t columns(const kernels::split::LinearParams& p) { return p.heads.n; }
+  static std::int64_t columns(const kernels::split::OutputParams& p) { return p.n; }
+  static std::int64_t columns(const kernels::split::ProjectParams& p) { return p.heads.n; }
+  static std::int64_t columns(const kernels::split::WideProjectParams& p) { return p.project.heads.n; }
+  template <class P>
+  static std::int64_t columns(const kernels::split::WideLinearParams<P>& p) {
+    return columns(p.linear);
+  }
+
+  template <class Params>
+  void launch(cudaStream_t stream, const Product& p, std::int64_t tokens, const Params& params) const {
+    p.kernel.launch(
+        stream,
+        {.blocks = (tokens + p.tokens - 1) / p.tokens * ((columns(params) + p.columns - 1) / p.columns),
+         .threads = p.threads,
+         .shared_bytes = p.shared,
+         .overlap_previous = overlap_},
+        params);
+  }
+
+  template <class Params>
+  void launch_linear(cudaStream_t stream, const Product& p, bool wide,
+                     const kernels::split::TensorMap& weight, std::int64_t tokens,
+                     const Params& params) const {
+    if (!wide) return launch(stream, p, tokens, params);
+    kernels::split::WideLinearParams<Params> wide_params{weight, {}, params};
+    encode_rows(wide_params.a, params.a, tokens, step_.parts_, params.k);
+    launch(stream, p, tokens, wide_params);
   }
 
   void normalise(const StepRun& run, const Slice& s, std::byte* to) const {
@@ -246,11 +277,13 @@ class SplitStep::Bound final : public BoundStep {
   std::int64_t length_, head_, inner_, token_;
   std::int64_t narrow_, wide_;  // bytes per token
   Slices slices_;
-  AttentionTiles attention_tiles_;
-  ProjectPlan project_plan_;
-  bool one_;      // whether norm and projection are one kernel
-  bool overlap_;  // programmatic dependent launch
-  Kernel project_, norm_, to_heads_, attention_, to_grid_;
+  bool one_;                     // whether norm and projection are one kernel
+  bool wide_heads_, wide_grid_;  // kernels of 9.0
+  bool overlap_;                 // programmatic dependent launch
+  Kernel norm_;
+  Product heads_, grid_;
+  kernels::split::TensorMap heads_map_{}, grid_map_{};  // of the weights
+  std::unique_ptr<const AttentionOperation> attention_;
   std::int64_t norm_blocks_ = 1;
   DeviceBuffer rotations_;
 };
@@ -300,15 +333,18 @@ class Split final : public CudaImplementation {
     const std::int64_t length = layer.length(layers[0].input);
     const int parts = parts_of(conditions.precision);
     if (takes_short(layer, length, parts, conditions.shared_memory_per_block))
-      return {short_kernel(layer, length, parts, false), short_kernel(layer, length, parts, true)};
+      return short_kernels(layer, length, parts, conditions.shared_memory_per_block);
     const std::int64_t head = head_pitch(layer.head_dim);
-    std::vector<KernelSpec> list = {attention_spec(attention_tiles(head, length), head, layer.causal, parts),
-                                    to_grid_spec(layer.residual, parts)};
+    std::vector<KernelSpec> list =
+        attention_kernels({layer.heads, head, length, layer.causal}, parts, conditions);
+    list.push_back(wide_takes(layer.dim, conditions) ? wide_to_grid_spec(layer.residual, parts)
+                                                     : to_grid_spec(layer.residual, parts));
+    const bool wide = wide_takes(3 * layer.heads * head, conditions);
     if (ProjectPlan::fits(layer.dim, parts, conditions.shared_memory_per_block)) {
-      list.push_back(project_spec(layer, parts));
+      list.push_back(wide ? wide_project_spec(layer, parts) : project_spec(layer, parts));
     } else {
       list.push_back(norm_spec(layer, parts));
-      list.push_back(to_heads_spec(head, parts));
+      list.push_back(wide ? wide_to_heads_spec(head, parts) : to_heads_spec(head, parts));
     }
     return list;
   }

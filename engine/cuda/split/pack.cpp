@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 
 #include "numeric/half.h"
 
@@ -116,6 +117,27 @@ double bound(const Matrix& m, std::int64_t first, std::int64_t count) {
   return most;
 }
 
+void append_core_matrices(std::vector<std::byte>& to, const Operand& o, std::int64_t rows, std::int64_t k) {
+  const std::int64_t depth = rounded_up(k, kDepth);
+  std::vector<std::uint16_t> matrices(static_cast<std::size_t>(kWeightParts * rows * depth));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t part = 0; part < kWeightParts; ++part) {
+      for (std::int64_t i = 0; i < depth; ++i) {
+        const std::int64_t pair = (part * (depth / 16) + i / 16) * (rows / 8) + row / 8;
+        matrices[static_cast<std::size_t>(((pair * 2 + i / 8 % 2) * 8 + row % 8) * 8 + i % 8)] =
+            o.rows[static_cast<std::size_t>((packed_row(row) * kWeightParts + part) * depth + i)];
+      }
+    }
+  }
+  const auto bytes = std::as_bytes(std::span(matrices));
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+void append(std::vector<std::byte>& to, const std::vector<float>& values, std::int64_t count) {
+  const auto bytes = std::as_bytes(std::span(values).first(static_cast<std::size_t>(count)));
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
 }  // namespace
 
 std::int64_t token_pitch(std::int64_t dim) { return rounded_up(dim, 8); }
@@ -138,6 +160,17 @@ Packed pack(const graph::AxialAttention& layer, const weights::LayerWeights& wei
       operand(out_matrix(layer, weights), shift[2], std::vector<int>(static_cast<std::size_t>(layer.dim), 0));
   packed.score_scale = static_cast<float>(std::ldexp(std::fabs(layer.scale), -shift[0] - shift[1]));
   return packed;
+}
+
+std::vector<std::byte> warp_layer(const Packed& packed, std::int64_t dim, std::int64_t inner) {
+  std::vector<std::byte> bytes;
+  append_core_matrices(bytes, packed.qkv, 3 * inner, dim);
+  append_core_matrices(bytes, packed.out, dim, inner);
+  append(bytes, packed.qkv.factor, 3 * inner);
+  append(bytes, packed.qkv.bias, 3 * inner);
+  append(bytes, packed.out.factor, dim);
+  append(bytes, packed.out.bias, dim);
+  return bytes;
 }
 
 }  // namespace warpweave::cuda::split

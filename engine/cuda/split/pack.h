@@ -6,6 +6,7 @@
 // is a mean of v.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -42,5 +43,18 @@ int token_shift(std::int64_t dim);  // normalised tokens are stored times 2^this
 
 // RoPE's pairs become neighbours, the norm's weight and bias go into qkv.
 Packed pack(const graph::AxialAttention& layer, const weights::LayerWeights& weights);
+
+// Whether the kernels for one warp a sequence know layers of this width.
+constexpr std::int64_t kMostWarpChannels = 64, kMostWarpHead = 32;
+inline bool warp_takes(const graph::AxialAttention& layer) {
+  return layer.dim % 16 == 0 && layer.dim <= kMostWarpChannels &&
+         head_pitch(layer.head_dim) <= kMostWarpHead &&
+         layer.heads * head_pitch(layer.head_dim) <= kMostWarpChannels;
+}
+
+// A layer as the kernels for one warp a sequence have it in shared memory (kernels/split/warp_sequence.cuh):
+// of each weight core matrices [part][k / 16][row / 8][k / 8 % 2][row % 8][k % 8], rows in the order of
+// columns and k rounded up to kDepth; then factor and bias of each.
+std::vector<std::byte> warp_layer(const Packed& packed, std::int64_t dim, std::int64_t inner);
 
 }  // namespace warpweave::cuda::split

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "cuda/family.h"
 
@@ -15,14 +16,19 @@ constexpr std::int64_t kLongest = 64, kThreads = 256;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// As in the kernel, which see.
-struct Plan {
+constexpr std::int64_t kLongestOfWarp = 32;
+constexpr std::int64_t kFewSequences = 8;  // a multiprocessor, below which the kernel for latency is faster
+
+std::int64_t inner_of(const AxialAttention& layer) { return layer.heads * head_pitch(layer.head_dim); }
+
+// Sequences of a block, as in kernels/split/short_sequences.cuh, which see.
+struct BlockPlan {
   std::int64_t slot, sequences, shared_bytes;
 
-  Plan(const AxialAttention& layer, std::int64_t length, int parts) {
+  BlockPlan(const AxialAttention& layer, std::int64_t length, int parts) {
     slot = rounded_up(length, 16);
     sequences = slot < 32 ? 32 / slot : 1;
-    const std::int64_t tokens = sequences * slot, inner = layer.heads * head_pitch(layer.head_dim);
+    const std::int64_t tokens = sequences * slot, inner = inner_of(layer);
     const auto weight_row = [](std::int64_t channels) { return kWeightParts * channels * 2 + 16; };
     const auto row = [&](std::int64_t channels) { return parts * channels * 2 + 16; };
     const std::int64_t depth = rounded_up(layer.dim, kDepth), out_depth = rounded_up(inner, kDepth);
@@ -31,12 +37,78 @@ struct Plan {
   }
 };
 
+// A sequence of a warp, as in kernels/split/warp_kernels.cuh.
+struct WarpPlan {
+  static constexpr std::int64_t kManyWarps = 8, kBuffers = 2;  // as registers and shared memory allow
+  std::int64_t slot, few_warps, many_bytes, few_bytes;
+
+  WarpPlan(const AxialAttention& layer, std::int64_t length, int parts) {
+    slot = rounded_up(length, 16);
+    few_warps = layer.heads * (slot / 16);
+    const std::int64_t inner = inner_of(layer), depth = rounded_up(layer.dim, kDepth);
+    const std::int64_t weights =
+        kWeightParts * 2 * (depth * 3 * inner + rounded_up(inner, kDepth) * layer.dim) +
+        (3 * inner + layer.dim) * 8;
+    const std::int64_t outputs = slot * inner * parts * 2;
+    many_bytes = weights + kManyWarps * kBuffers * std::max(slot * layer.dim * 4, outputs);
+    few_bytes = weights + 3 * outputs;
+  }
+  static bool fits(const AxialAttention& layer, std::int64_t length, int parts, std::int64_t shared_memory) {
+    return length <= kLongestOfWarp && warp_takes(layer) &&
+           WarpPlan(layer, length, parts).many_bytes <= shared_memory;
+  }
+};
+
+// One way to run a layer on short sequences.
+struct Form {
+  KernelSpec kernel;
+  std::int64_t sequences, threads, shared_bytes;  // of a block
+  bool persistent;
+};
+
+// One, or the forms for many and for few sequences, which give the same bits.
+std::vector<Form> forms(const AxialAttention& layer, std::int64_t length, int parts, bool mask,
+                        std::int64_t shared_memory) {
+  const std::string scope = "warpweave::kernels::split::";
+  const auto text = [](std::int64_t value) { return std::to_string(value); };
+  const auto flag = [](bool value) { return value ? ", true" : ", false"; };
+  const auto layer_text = [&](std::int64_t slot) {
+    return text(parts) + ", " + device_norm(layer.norm.kind) + ", " + text(layer.dim) + ", " +
+           text(layer.heads) + ", " + text(head_pitch(layer.head_dim)) + ", " + text(slot) + ", " +
+           text(layer.rope ? layer.rope->dims : 0) + flag(layer.causal) + flag(mask) + flag(layer.residual) +
+           ">";
+  };
+  if (!WarpPlan::fits(layer, length, parts, shared_memory)) {
+    const BlockPlan plan(layer, length, parts);
+    return {{{"split/short_sequences.cuh", scope + "short_sequences<" + layer_text(plan.slot)},
+             plan.sequences,
+             kThreads,
+             plan.shared_bytes,
+             true}};
+  }
+  const WarpPlan plan(layer, length, parts);
+  const std::string warp_layer = "<" + scope + "WarpLayer<" + layer_text(plan.slot) + ", ";
+  return {{{"split/warp_kernels.cuh", scope + "many_sequences" + warp_layer + text(WarpPlan::kManyWarps) +
+                                          ", " + text(WarpPlan::kBuffers) + ">"},
+           1,  // fewer than blocks have warps are spread over as many blocks
+           WarpPlan::kManyWarps * 32,
+           plan.many_bytes,
+           true},
+          {{"split/warp_kernels.cuh",
+            scope + "few_sequences" + warp_layer.substr(0, warp_layer.size() - 2) + ">"},
+           1,
+           plan.few_warps * 32,
+           plan.few_bytes,
+           false}};
+}
+
 class ShortBound final : public BoundStep {
  public:
   ShortBound(const AxialAttention& layer, const UploadedLayer& weights, int parts, const StepShape& shape,
              const GpuDevice& device)
-      : layer_(layer), plan_(layer, layer.length(shape.input), parts), batch_(shape.batch) {
+      : layer_(layer), batch_(shape.batch) {
     const std::int64_t length = layer.length(shape.input), columns = shape.input.columns;
+    const plan::Conditions conditions = device.conditions(Precision::fp32);
     per_sample_ = layer.sequences(shape.input);
     sample_cells_ = shape.input.cells();
     samples_ = std::clamp<std::int64_t>(kMostSequences / per_sample_, 1, batch_);
@@ -44,19 +116,25 @@ class ShortBound final : public BoundStep {
     params_.rotations = reinterpret_cast<const float*>(rotations_.data());
     params_.qkv = weights.qkv.weight();
     params_.out = weights.out.weight();
+    params_.layer = weights.layer.data();
     params_.cells = layer.axis == Axis::row ? kernels::Sequences{per_sample_, sample_cells_, columns, 1}
                                             : kernels::Sequences{per_sample_, sample_cells_, 1, columns};
     params_.length = static_cast<int>(length);
     params_.eps = static_cast<float>(layer.norm.eps);
     params_.score_scale = weights.score_scale;
     for (const bool mask : {false, true}) {
-      kernel_[mask] = device.kernels().get(short_kernel(layer, length, parts, mask));
-      kernel_[mask].allow(static_cast<std::size_t>(plan_.shared_bytes));
-      most_blocks_[mask] =
-          device.multiprocessors() *
-          kernel_[mask].resident_blocks(kThreads, static_cast<std::size_t>(plan_.shared_bytes));
+      auto list = forms(layer, length, parts, mask, conditions.shared_memory_per_block);
+      const bool few = samples_ * per_sample_ < kFewSequences * device.multiprocessors();
+      form_[mask] = few ? list.back() : list.front();
+      const auto shared = static_cast<std::size_t>(form_[mask].shared_bytes);
+      kernel_[mask] = device.kernels().get(form_[mask].kernel);
+      kernel_[mask].allow(shared);
+      most_blocks_[mask] = form_[mask].persistent
+                               ? device.multiprocessors() * kernel_[mask].resident_blocks(
+                                                                static_cast<int>(form_[mask].threads), shared)
+                               : kMostSequences;
     }
-    overlap_ = device.conditions(Precision::fp32).compute_capability >= 90;
+    overlap_ = conditions.compute_capability >= 90;
   }
 
   std::size_t workspace_bytes() const noexcept override { return 0; }
@@ -70,11 +148,12 @@ class ShortBound final : public BoundStep {
       p.y = static_cast<float*>(run.y) + cell * layer_.dim;
       p.mask = mask ? run.mask + cell : nullptr;
       p.sequences = static_cast<unsigned>(std::min(samples_, batch_ - first) * per_sample_);
-      const std::int64_t blocks = (std::int64_t{p.sequences} + plan_.sequences - 1) / plan_.sequences;
+      const Form& form = form_[mask];
+      const std::int64_t blocks = (std::int64_t{p.sequences} + form.sequences - 1) / form.sequences;
       kernel_[mask].launch(run.stream,
                            {.blocks = std::min(blocks, most_blocks_[mask]),
-                            .threads = kThreads,
-                            .shared_bytes = static_cast<std::size_t>(plan_.shared_bytes),
+                            .threads = static_cast<int>(form.threads),
+                            .shared_bytes = static_cast<std::size_t>(form.shared_bytes),
                             .overlap_previous = overlap_},
                            p);
     }
@@ -82,11 +161,11 @@ class ShortBound final : public BoundStep {
 
  private:
   const AxialAttention& layer_;
-  Plan plan_;
   std::int64_t batch_, per_sample_, sample_cells_, samples_;  // samples_: of a launch
   kernels::split::ShortParams params_{};
   DeviceBuffer rotations_;
-  Kernel kernel_[2];  // without and with a mask
+  Form form_[2];  // without and with a mask
+  Kernel kernel_[2];
   std::int64_t most_blocks_[2];
   bool overlap_ = false;
 };
@@ -94,18 +173,17 @@ class ShortBound final : public BoundStep {
 }  // namespace
 
 bool takes_short(const AxialAttention& layer, std::int64_t length, int parts, std::int64_t shared_memory) {
-  return length <= kLongest && layer.dim <= 128 && Plan(layer, length, parts).shared_bytes <= shared_memory;
+  return length <= kLongest && layer.dim <= 128 &&
+         BlockPlan(layer, length, parts).shared_bytes <= shared_memory;
 }
 
-KernelSpec short_kernel(const AxialAttention& layer, std::int64_t length, int parts, bool mask) {
-  const auto flag = [](bool value) { return value ? ", true" : ", false"; };
-  return {"split/short_sequences.cuh", "warpweave::kernels::split::short_sequences<" + std::to_string(parts) +
-                                           ", " + device_norm(layer.norm.kind) + ", " +
-                                           std::to_string(layer.dim) + ", " + std::to_string(layer.heads) +
-                                           ", " + std::to_string(head_pitch(layer.head_dim)) + ", " +
-                                           std::to_string(Plan(layer, length, parts).slot) + ", " +
-                                           std::to_string(layer.rope ? layer.rope->dims : 0) +
-                                           flag(layer.causal) + flag(mask) + flag(layer.residual) + ">"};
+std::vector<KernelSpec> short_kernels(const AxialAttention& layer, std::int64_t length, int parts,
+                                      std::int64_t shared_memory) {
+  std::vector<KernelSpec> list;
+  for (const bool mask : {false, true}) {
+    for (const Form& form : forms(layer, length, parts, mask, shared_memory)) list.push_back(form.kernel);
+  }
+  return list;
 }
 
 std::unique_ptr<const BoundStep> bind_short(const AxialAttention& layer, const UploadedLayer& weights,

@@ -1,9 +1,10 @@
-// Specialisation and launch of kernels/split/short_sequences.cuh: a layer whose weights fit into shared
-// memory beside a few short sequences.
+// Specialisation and launch of kernels/split/short_sequences.cuh and warp_kernels.cuh: a layer whose weights
+// fit into shared memory beside a few short sequences.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cuda/split/uploaded.h"
 #include "cuda/step.h"
@@ -16,7 +17,8 @@ inline constexpr std::int64_t kMostSequences = std::int64_t{1} << 30;  // of a l
 bool takes_short(const graph::AxialAttention& layer, std::int64_t length, int parts,
                  std::int64_t shared_memory);
 
-KernelSpec short_kernel(const graph::AxialAttention& layer, std::int64_t length, int parts, bool mask);
+std::vector<KernelSpec> short_kernels(const graph::AxialAttention& layer, std::int64_t length, int parts,
+                                      std::int64_t shared_memory);
 
 // `layer` and `weights` outlive the result.
 std::unique_ptr<const BoundStep> bind_short(const graph::AxialAttention& layer, const UploadedLayer& weights,

@@ -28,8 +28,14 @@ class Uploaded {
 // The weights of a layer, as all forms of the kernels take them.
 struct UploadedLayer {
   Uploaded qkv, out;
+  DeviceBuffer layer;  // warp_layer(), where a warp can run the layer at all
   float score_scale;
-  explicit UploadedLayer(const Packed& p) : qkv(p.qkv), out(p.out), score_scale(p.score_scale) {}
+  UploadedLayer(const graph::AxialAttention& a, const Packed& p)
+      : qkv(p.qkv), out(p.out), score_scale(p.score_scale) {
+    if (!warp_takes(a)) return;
+    const auto bytes = warp_layer(p, a.dim, a.heads * head_pitch(a.head_dim));
+    layer = upload_bytes(std::span(bytes), "packed weights");
+  }
 };
 
 // RoPE's table [position, dims / 2, (cos, sin)]; empty without RoPE.
