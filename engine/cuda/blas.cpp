@@ -10,7 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
+#include <map>
+#include <mutex>
 #include <vector>
 
 namespace warpweave::cuda {
@@ -79,16 +80,26 @@ cublasLtMatrixLayoutOpaque_t layout(const Functions& call, cudaDataType_t type, 
   return result;
 }
 
+// What was chosen for which product, for all layers of a model that are alike.
+struct Choices {
+  std::mutex mutex;
+  std::map<std::array<std::int64_t, 9>, cublasLtMatmulAlgo_t> made;
+};
+
 // Sums over k in float32 arithmetic longer than this are cut: their error grows with the root of the length,
 // and partial sums added up in y keep it within the contract.
 constexpr std::int64_t kLongestFloatSum = 512;
 constexpr std::int64_t kFloatPart = 384;
 
+// From this many elements on, 16-bit products are up to a fifth faster by another algorithm than the one that
+// the library names first (docs/gpu.md).
+constexpr std::int64_t kLongSum = 256;
+
 // y = act(a w^T + bias) + add * c over k elements out of rows that are `pitch` elements apart.
 class Part {
  public:
-  Part(const Functions& call, cublasLtHandle_t handle, const ProductSpec& spec, std::int64_t offset,
-       std::int64_t k, bool add, bool last)
+  Part(const Functions& call, cublasLtHandle_t handle, Choices& choices, const ProductSpec& spec,
+       std::int64_t offset, std::int64_t k, bool add, bool last)
       : call_(call),
         handle_(handle),
         spec_(spec),
@@ -110,7 +121,19 @@ class Part {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, spec.bias);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(result_));
     }
-    choose();
+    const std::lock_guard lock(choices.mutex);
+    const auto [choice, made] =
+        choices.made.try_emplace({spec.n, k, spec.k, static_cast<std::int64_t>(spec.precision),
+                                  spec.float_result, add, epilogue, bias, spec.typical_tokens});
+    if (made) {
+      try {
+        choice->second = choose();
+      } catch (...) {
+        choices.made.erase(choice);
+        throw;
+      }
+    }
+    algorithm_ = choice->second;
   }
 
   void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
@@ -138,7 +161,7 @@ class Part {
     require(call_.descriptor_set(&descriptor_, attribute, &value, sizeof value), "describing a product");
   }
 
-  void choose() {
+  cublasLtMatmulAlgo_t choose() const {
     cublasLtMatmulPreferenceOpaque_t preference{};
     require(call_.preference_init(&preference, sizeof preference), "choosing an algorithm");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -161,17 +184,33 @@ class Part {
     int count = 0;
     call_.heuristic(handle_, &descriptor_, &weight, &input, &output, &output, &preference,
                     static_cast<int>(found.size()), found.data(), &count);
+    const cublasLtMatmulAlgo_t* chosen = nullptr;
     for (int i = 0; i < count; ++i) {
-      if (found[i].state == CUBLAS_STATUS_SUCCESS &&
-          number(found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1) {
-        algorithm_ = found[i].algo;
-        tell(phase.milliseconds());
-        return;
+      const cublasLtMatmulAlgo_t& algorithm = found[i].algo;
+      if (found[i].state != CUBLAS_STATUS_SUCCESS || number(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1)
+        continue;
+      if (!chosen) chosen = &algorithm;
+      if (operand_ == CUDA_R_32F || k_ < kLongSum) break;
+      if (takes_turns(algorithm)) {
+        chosen = &algorithm;
+        break;
       }
+    }
+    if (chosen) {
+      tell(*chosen, phase.milliseconds());
+      return *chosen;
     }
     throw Error(ErrorCode::device,
                 "cuBLASLt has no algorithm for a product with n = " + std::to_string(spec_.n) +
                     ", k = " + std::to_string(spec_.k) + " in " + std::string(to_string(spec_.precision)));
+  }
+
+  // Of Hopper's persistent kernels (algorithm 66) those whose two warpgroups have a tile each, so that the
+  // results of one are stored while the other multiplies. Bit 2 of the custom option is set for those whose
+  // warpgroups share a tile ("coop" in the kernel's name, cuBLASLt 13.0).
+  bool takes_turns(const cublasLtMatmulAlgo_t& algorithm) const {
+    return number(algorithm, CUBLASLT_ALGO_CONFIG_ID) == 66 &&
+           (number(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) & 4) == 0;
   }
 
   int number(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) const {
@@ -182,14 +221,14 @@ class Part {
     return good ? value : -1;
   }
 
-  void tell(double milliseconds) const {
+  void tell(const cublasLtMatmulAlgo_t& algorithm, double milliseconds) const {
     if (!verbose()) return;
     std::fprintf(
         stderr,
         "warpweave: product n = %lld, k = %lld, %s: cuBLASLt algorithm %d, tile %d, stages %d, in %.1f ms\n",
         static_cast<long long>(spec_.n), static_cast<long long>(k_),
-        std::string(to_string(spec_.precision)).c_str(), number(algorithm_, CUBLASLT_ALGO_CONFIG_ID),
-        number(algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID), number(algorithm_, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+        std::string(to_string(spec_.precision)).c_str(), number(algorithm, CUBLASLT_ALGO_CONFIG_ID),
+        number(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID), number(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
         milliseconds);
   }
 
@@ -206,12 +245,13 @@ class Part {
 
 class LtProduct final : public Product {
  public:
-  LtProduct(const Functions& call, cublasLtHandle_t handle, const ProductSpec& spec) {
+  LtProduct(const Functions& call, cublasLtHandle_t handle, Choices& choices, const ProductSpec& spec) {
     const std::int64_t step =
         spec.precision == Precision::fp32 && spec.k > kLongestFloatSum ? kFloatPart : spec.k;
     for (std::int64_t offset = 0; offset < spec.k; offset += step) {
       const std::int64_t k = std::min(step, spec.k - offset);
-      parts_.emplace_back(call, handle, spec, offset, k, offset > 0 || spec.residual, offset + k == spec.k);
+      parts_.emplace_back(call, handle, choices, spec, offset, k, offset > 0 || spec.residual,
+                          offset + k == spec.k);
     }
   }
   void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
@@ -225,30 +265,45 @@ class LtProduct final : public Product {
 
 class LtBlas final : public Blas {
  public:
-  explicit LtBlas(std::unique_ptr<DynamicLibrary> library) : library_(std::move(library)), call_(*library_) {
+  LtBlas(std::unique_ptr<DynamicLibrary> library, Precision precision)
+      : library_(std::move(library)), call_(*library_) {
     const Phase phase("starting cuBLASLt");
     require(call_.create(&handle_), "starting");
+    try {
+      (void)product({.n = 64, .k = 64, .precision = precision});
+    } catch (const Error&) {  // whoever wants a product is told
+    }
   }
   ~LtBlas() override { call_.destroy(handle_); }
   std::unique_ptr<const Product> product(const ProductSpec& spec) const override {
-    return std::make_unique<LtProduct>(call_, handle_, spec);
+    return std::make_unique<LtProduct>(call_, handle_, choices_, spec);
   }
 
  private:
   std::unique_ptr<DynamicLibrary> library_;
   Functions call_;
   cublasLtHandle_t handle_ = nullptr;
+  mutable Choices choices_;
 };
+
+// It carries the major version of the toolkit whose header this was built with.
+const std::string& file_name() {
+  static const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+  return name;
+}
 
 }  // namespace
 
-std::unique_ptr<const Blas> Blas::open(std::string& missing) {
-  // The name carries the major version of the toolkit whose header this was built with.
-  static const std::string versioned = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  const std::array names = {versioned.c_str()};
+bool Blas::installed() {
+  const std::array names = {file_name().c_str()};
+  return !DynamicLibrary::find(names).empty();
+}
+
+std::unique_ptr<const Blas> Blas::open(Precision precision, std::string& missing) {
+  const std::array names = {file_name().c_str()};
   try {
     if (auto library = DynamicLibrary::open(names, missing))
-      return std::make_unique<LtBlas>(std::move(library));
+      return std::make_unique<LtBlas>(std::move(library), precision);
   } catch (const Error& error) {
     missing = error.what();
   }
@@ -260,10 +315,11 @@ std::unique_ptr<const Blas> Blas::open(std::string& missing) {
 #else
 
 namespace warpweave::cuda {
-std::unique_ptr<const Blas> Blas::open(std::string& missing) {
+std::unique_ptr<const Blas> Blas::open(Precision, std::string& missing) {
   missing = "this build has no cuBLASLt support";
   return nullptr;
 }
+bool Blas::installed() { return false; }
 }  // namespace warpweave::cuda
 
 #endif

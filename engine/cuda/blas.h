@@ -37,8 +37,11 @@ class Product {
 
 class Blas {
  public:
-  // Null, with the reason in words, when the library is not found.
-  static std::unique_ptr<const Blas> open(std::string& missing);
+  // Null, with the reason in words, when the library is not found. What the library does once, at its first
+  // product, is done too; `precision` is that of the products to come. The device is current.
+  static std::unique_ptr<const Blas> open(Precision precision, std::string& missing);
+  // Whether open() will find a file. Where only the loader can tell, false.
+  static bool installed();
   virtual ~Blas() = default;
   // The device of the Blas is current. Throws Error(device) when no algorithm fits.
   virtual std::unique_ptr<const Product> product(const ProductSpec& spec) const = 0;

@@ -102,10 +102,42 @@ GpuDevice::GpuDevice(int index) : index_(index) {
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
   shared_memory_per_block_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   kernels_ = std::make_unique<KernelStore>(std::move(compiler), compute_capability_);
-  blas_ = Blas::open(blas_missing_);
 }
 
 GpuDevice::~GpuDevice() = default;
+
+void GpuDevice::expect_blas(Precision precision) const {
+  const std::lock_guard lock(blas_mutex_);
+  if (blas_.valid()) return;
+  // Where no thread can be had, the first who waits does it.
+  blas_ = std::async(std::launch::async | std::launch::deferred, [index = index_, precision] {
+            OpenedBlas opened;
+            const CurrentDevice current(index);
+            opened.blas = Blas::open(precision, opened.missing);
+            return opened;
+          }).share();
+}
+
+const GpuDevice::OpenedBlas& GpuDevice::opened_blas() const {
+  expect_blas(Precision::fp32);
+  try {
+    return blas_.get();
+  } catch (...) {
+    const std::lock_guard lock(blas_mutex_);
+    blas_ = {};  // the next call tries again
+    throw;
+  }
+}
+
+const Blas* GpuDevice::blas() const { return opened_blas().blas.get(); }
+
+std::string GpuDevice::blas_missing() const {
+  const bool opened = [&] {
+    const std::lock_guard lock(blas_mutex_);
+    return blas_.valid();
+  }();
+  return opened || !Blas::installed() ? opened_blas().missing : std::string();
+}
 
 plan::Conditions GpuDevice::conditions(Precision precision) const noexcept {
   return {precision, compute_capability_, shared_memory_per_block_};

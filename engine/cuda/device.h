@@ -1,7 +1,9 @@
 // A GPU in use by an engine: its properties, its kernels, its matrix-product library.
 #pragma once
 
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "cuda/kernel.h"
@@ -38,17 +40,28 @@ class GpuDevice {
   int multiprocessors() const noexcept { return multiprocessors_; }
   plan::Conditions conditions(Precision precision) const noexcept;
   KernelStore& kernels() const noexcept { return *kernels_; }
-  // Null when cuBLASLt was not found; blas_missing() says why.
-  const Blas* blas() const noexcept { return blas_.get(); }
-  const std::string& blas_missing() const noexcept { return blas_missing_; }
+
+  // cuBLASLt takes a tenth of a second to open and to set itself up, so that is done when a plan needs it, in
+  // the background from here on.
+  void expect_blas(Precision precision) const;
+  // Waits for that, and does it where nobody expected it. Null when it cannot be used.
+  const Blas* blas() const;
+  // Why it cannot be used, or empty: once it was opened all of it, before that no more than files tell.
+  std::string blas_missing() const;
 
  private:
+  struct OpenedBlas {
+    std::unique_ptr<const Blas> blas;
+    std::string missing;
+  };
+  const OpenedBlas& opened_blas() const;
+
   int index_;
   int compute_capability_ = 0, multiprocessors_ = 0;
   std::int64_t shared_memory_per_block_ = 0;
   std::unique_ptr<KernelStore> kernels_;
-  std::unique_ptr<const Blas> blas_;
-  std::string blas_missing_;
+  mutable std::mutex blas_mutex_;
+  mutable std::shared_future<OpenedBlas> blas_;
 };
 
 }  // namespace warpweave::cuda

@@ -1,6 +1,7 @@
 #include "cuda/dynamic_library.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -90,8 +91,7 @@ std::filesystem::path DynamicLibrary::find(std::span<const char* const> names) {
   for (const auto& folder : toolkit_folders()) {
     for (const char* name : names) {
       auto path = folder / name;
-      std::error_code ignored;
-      if (std::filesystem::exists(path, ignored)) return path;
+      if (access(path.c_str(), R_OK) == 0) return path;
     }
   }
   return {};

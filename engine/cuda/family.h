@@ -81,6 +81,9 @@ class Family {
   virtual std::string_view name() const noexcept = 0;
   virtual plan::Claim claim(const plan::LayerProblem& problem, const plan::Conditions& conditions) const = 0;
 
+  // Whether its projections do.
+  virtual bool needs_blas() const noexcept { return false; }
+
   // How many elements apart tokens of `channels`, and heads of `head_dim`, lie in the workspace.
   virtual std::int64_t token_pitch(std::int64_t channels, Precision precision) const noexcept = 0;
   virtual std::int64_t head_pitch(std::int64_t head_dim, Precision precision) const noexcept = 0;

@@ -39,6 +39,10 @@ class FamilyImplementation final : public CudaImplementation {
     return builder_for(*layers[0].layer)->kernels(*family_, layers[0], conditions);
   }
 
+  bool needs_blas(std::span<const plan::LayerProblem> layers) const override {
+    return family_->needs_blas() && builder_for(*layers[0].layer)->projects;
+  }
+
   std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,
                                     std::span<const weights::LayerWeights> weights, Precision precision,
                                     const GpuDevice& device) const override {

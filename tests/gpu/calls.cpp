@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <new>
 
@@ -14,6 +15,7 @@ std::atomic<bool> counting{false};
 std::atomic<int> count{0};
 std::array<std::atomic<const char*>, kMost> names{};
 std::string hidden;  // changed by the test alone, while nothing else runs
+bool absent = false;
 
 void note(const char* name) noexcept {
   if (!counting) return;
@@ -39,7 +41,10 @@ std::vector<std::string> CountedCalls::made() const {
   return list;
 }
 
-HiddenLibrary::HiddenLibrary(const std::string& part) { hidden = part; }
+HiddenLibrary::HiddenLibrary(const std::string& part, As as) {
+  hidden = part;
+  absent = as == As::absent;
+}
 HiddenLibrary::~HiddenLibrary() { hidden.clear(); }
 
 }  // namespace warpweave::gpu_test
@@ -72,6 +77,15 @@ WARPWEAVE_COUNTED(cudaLibraryLoadData,
                    unsigned jit_count, cudaLibraryOption* options, void** values, unsigned option_count),
                   (library, code, jit, jit_values, jit_count, options, values, option_count))
 #undef WARPWEAVE_COUNTED
+
+extern "C" int __real_access(const char* name, int mode);
+extern "C" int __wrap_access(const char* name, int mode) {
+  if (!hidden.empty() && absent && std::string(name).find(hidden) != std::string::npos) {
+    errno = ENOENT;
+    return -1;
+  }
+  return __real_access(name, mode);
+}
 
 extern "C" void* __real_dlopen(const char* name, int flags);
 extern "C" void* __wrap_dlopen(const char* name, int flags) {

@@ -1,6 +1,6 @@
 // Which calls the library makes. The linker sends them here first (--wrap, tests/gpu/CMakeLists.txt): calls
-// of the CUDA runtime that allocate, free, wait or set something up, host allocations by operator new, and
-// dlopen.
+// of the CUDA runtime that allocate, free, wait or set something up, host allocations by operator new, dlopen
+// and access.
 #pragma once
 
 #include <string>
@@ -18,10 +18,12 @@ class CountedCalls {
   std::vector<std::string> made() const;
 };
 
-// While it lives, libraries whose path contains `part` cannot be opened, as if they were not installed.
+// While it lives, libraries whose path contains `part` cannot be opened, as if they were not installed, or as
+// if their files were broken.
 class HiddenLibrary {
  public:
-  explicit HiddenLibrary(const std::string& part);
+  enum class As { absent, broken };
+  explicit HiddenLibrary(const std::string& part, As as = As::absent);
   ~HiddenLibrary();
   HiddenLibrary(const HiddenLibrary&) = delete;
   HiddenLibrary& operator=(const HiddenLibrary&) = delete;

@@ -92,6 +92,25 @@ TEST(GpuErrors, WithoutCublasLt) {
               AllOf(HasSubstr("composed: "), HasSubstr("libcublasLt")));
 }
 
+// Its file is there, and nobody knows yet that it cannot be opened: the first plan that needs it finds out.
+TEST(GpuErrors, WithABrokenCublasLt) {
+  const Model model = properties::make_model(16, {"linear: {out: 24}", "linear: {out: 16}"});
+  const HiddenLibrary hidden("libcublasLt", HiddenLibrary::As::broken);
+  const Engine e = engine(model, "auto", Precision::fp32);
+  EXPECT_EQ(e.notice(), "");
+  EXPECT_TRUE(right(e));
+  const std::string explained = e.prepare({1, 6, 10}).explain();
+  EXPECT_THAT(explained,
+              AllOf(HasSubstr("cuda_reference"), HasSubstr("libcublasLt"), HasSubstr("cannot be opened")));
+  const Engine another = engine(model, "auto", Precision::fp32);
+  EXPECT_EQ(another.plan({1, 6, 10}).at(0).implementation, "cuda_reference");
+  EngineOptions strict{.device = Device::cuda(0), .plan = "composed", .strict = true};
+  EXPECT_THAT(device_error([&] {
+                (void)Engine(model, strict).prepare({1, 6, 10});
+              }),
+              AllOf(HasSubstr("composed: "), HasSubstr("libcublasLt")));
+}
+
 TEST(GpuErrors, OutOfMemory) {
   const Model model = make_block(256, 4);
   std::size_t free = 0, total = 0;

@@ -58,7 +58,7 @@ TEST(Libraries, AFunctionThatIsNotThereIsNamed) {
   }
   const LookedFor folder(kFakes + "/empty_blas");
   std::string missing;
-  EXPECT_EQ(Blas::open(missing), nullptr);
+  EXPECT_EQ(Blas::open(Precision::fp32, missing), nullptr);
   EXPECT_THAT(missing, HasSubstr("empty_blas/libcublasLt.so.13 has no function cublasLtCreate"));
 }
 

@@ -3,8 +3,10 @@
 // How much is left on the table by taking cuBLASLt's first suggestion: for the 16-bit products of the large
 // shapes, every algorithm that its heuristic names (for the number of tokens at hand, and for the number that
 // the engine asks about) is timed, and its result compared with that of the first, bit by bit. None splits
-// the sum over k. y [tokens, n] = a [tokens, k] w[n, k]^T, or y += a w^T + bias.
+// the sum over k. Printed of each: time, place in the lists, algorithm, tile, stages, cluster, custom option,
+// kernel. y [tokens, n] = a [tokens, k] w[n, k]^T, or y += a w^T + bias.
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -27,10 +29,16 @@ struct Problem {
   bool output;  // with bias and residual
 };
 constexpr Problem kProblems[] = {
-    {"msa768 qkv", 65536, 65536, 2304, 768, false}, {"msa768 out", 65536, 65536, 768, 768, true},
-    {"video qkv", 50176, 25088, 2304, 768, false},  {"video out", 50176, 25088, 768, 768, true},
-    {"audio qkv", 48000, 48000, 1152, 384, false},  {"audio out", 48000, 48000, 384, 384, true},
-    {"msa qkv", 98304, 98304, 768, 256, false},     {"msa out", 98304, 98304, 256, 256, true},
+    {"msa768 qkv", 65536, 65536, 2304, 768, false},  {"msa768 out", 65536, 65536, 768, 768, true},
+    {"video qkv", 50176, 25088, 2304, 768, false},   {"video out", 50176, 25088, 768, 768, true},
+    {"audio qkv", 48000, 48000, 1152, 384, false},   {"audio out", 48000, 48000, 384, 384, true},
+    {"msa qkv", 98304, 98304, 768, 256, false},      {"msa out", 98304, 98304, 256, 256, true},
+    {"few qkv", 4096, 4096, 2304, 768, false},       {"few out", 4096, 4096, 768, 768, true},
+    {"few narrow", 4096, 4096, 768, 256, false},     {"denoiser up", 16384, 16384, 384, 128, false},
+    {"denoiser down", 16384, 16384, 128, 384, true}, {"batched up", 262144, 16384, 384, 128, false},
+    {"wide up", 32768, 32768, 3072, 768, false},     {"wide down", 32768, 32768, 768, 3072, true},
+    {"batched qkv", 65536, 8192, 2304, 768, false},  {"batched out", 65536, 8192, 768, 768, true},
+    {"small qkv", 65536, 65536, 192, 64, false},     {"small out", 65536, 65536, 64, 64, true},
 };
 constexpr double kPeak = 787e12;  // flops per second, bf16
 constexpr int kAsked = 32, kRuns = 10, kRounds = 3;
@@ -51,6 +59,15 @@ Function* find(const char* name) {
   return reinterpret_cast<Function*>(address);
 }
 #define LT(name) find<decltype(name)>(#name)
+
+template <class Function>
+Function* driver(const char* name) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  REQUIRE(cudaGetDriverEntryPointByVersion(name, &address, 12040, cudaEnableDefault, &result));
+  if (!address) throw std::runtime_error(std::string("the driver has no ") + name);
+  return reinterpret_cast<Function*>(address);
+}
 
 // The engine asks about this many tokens (composed/projection.cpp).
 std::int64_t typical(std::int64_t tokens) {
@@ -114,10 +131,36 @@ class Product {
     return list;
   }
 
-  int run(const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace) const {
+  int run(const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace, cudaStream_t stream = nullptr) const {
     const float one = 1, add = p_.output ? 1 : 0;
     return LT(cublasLtMatmul)(handle_, descriptor_, &one, w_, layouts_.w, a_, layouts_.a, &add, y_,
-                              layouts_.y, y_, layouts_.y, &algorithm, workspace_, workspace, nullptr);
+                              layouts_.y, y_, layouts_.y, &algorithm, workspace_, workspace, stream);
+  }
+
+  // The name of the kernel that it launches.
+  std::string kernel(const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace) const {
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    const int status = run(algorithm, workspace, stream);
+    REQUIRE(cudaStreamEndCapture(stream, &graph));
+    std::size_t count = 8;
+    cudaGraphNode_t nodes[8];
+    REQUIRE(cudaGraphGetNodes(graph, nodes, &count));
+    std::string names;
+    for (std::size_t i = 0; status == 0 && i < count; ++i) {
+      CUDA_KERNEL_NODE_PARAMS params{};
+      const char* name = nullptr;
+      if (driver<decltype(cuGraphKernelNodeGetParams)>("cuGraphKernelNodeGetParams")(nodes[i], &params))
+        continue;
+      if (params.func) driver<decltype(cuFuncGetName)>("cuFuncGetName")(&name, params.func);
+      if (!name && params.kern) driver<decltype(cuKernelGetName)>("cuKernelGetName")(&name, params.kern);
+      names += std::string(" ") + (name ? name : "?");
+    }
+    REQUIRE(cudaGraphDestroy(graph));
+    REQUIRE(cudaStreamDestroy(stream));
+    return names;
   }
 
   static int number(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
@@ -226,31 +269,34 @@ void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::s
       std::sort(times[i].begin(), times[i].end());
       list[i].microseconds = times[i][times[i].size() / 2];
     }
-    double asked = 0, engines = 0;
-    for (const Found& f : list) {
-      if (f.rank[0] == 0) asked = f.microseconds;
-      if (f.rank[1] == 0) engines = f.microseconds;
-    }
+    const auto rank = [](int which) {
+      return [which](const Found& u, const Found& v) {
+        return static_cast<unsigned>(u.rank[which]) < static_cast<unsigned>(v.rank[which]);  // -1 last
+      };
+    };
+    if (list.empty()) continue;
+    std::sort(list.begin(), list.end(), rank(1));
+    const double first_time = list[0].microseconds;
+    // The first whose warpgroups take tiles in turns: bit 2 of the custom option tells of sharing one.
+    const auto turns = std::find_if(list.begin(), list.end(), [](const Found& f) {
+      return f.rank[1] >= 0 && (Product::number(f.algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) & 4) == 0;
+    });
+    const double in_turns = turns == list.end() ? first_time : turns->microseconds;
+    const double asked = std::min_element(list.begin(), list.end(), rank(0))->microseconds;
     std::sort(list.begin(), list.end(),
               [](const Found& u, const Found& v) { return u.microseconds < v.microseconds; });
     std::printf(
-        "%s: tokens %lld, n %lld, k %lld, workspace %zu MiB: limit %.1f us, engine's choice %.1f, first for "
-        "the "
-        "true number %.1f, best %.1f (%zu algorithms)\n",
+        "%-14s %6lld x %4lld x %4lld, workspace %2zu MiB: limit %6.1f us, first %6.1f, first in turns %6.1f, "
+        "first for the true number %6.1f, best %6.1f of %zu\n",
         p.name, static_cast<long long>(p.tokens), static_cast<long long>(p.n), static_cast<long long>(p.k),
-        bytes >> 20, limit, engines, asked, list.empty() ? 0.0 : list[0].microseconds, list.size());
+        bytes >> 20, limit, first_time, in_turns, asked, list[0].microseconds, list.size());
     for (const Found& f : list) {
-      const auto n = [&](cublasLtMatmulAlgoConfigAttributes_t which) {
-        return Product::number(f.algorithm, which);
-      };
-      std::printf(
-          "   %7.1f us  rank %2d, engine's %2d  algorithm %d tile %d stages %d cluster %d inner %d swizzle "
-          "%d custom "
-          "%d workspace %zu%s\n",
-          f.microseconds, f.rank[0], f.rank[1], n(CUBLASLT_ALGO_CONFIG_ID), n(CUBLASLT_ALGO_CONFIG_TILE_ID),
-          n(CUBLASLT_ALGO_CONFIG_STAGES_ID), n(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID),
-          n(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID), n(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
-          n(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION), f.workspace, f.same_bits ? "" : "  OTHER BITS");
+      std::printf("   %7.1f us  #%d, for the true number #%d ", f.microseconds, f.rank[1], f.rank[0]);
+      for (const auto which :
+           {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
+            CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION})
+        std::printf(" %d", Product::number(f.algorithm, which));
+      std::printf("%s%s\n", product.kernel(f.algorithm, bytes).c_str(), f.same_bits ? "" : "  OTHER BITS");
     }
   }
   for (void* each : {static_cast<void*>(a), static_cast<void*>(y), static_cast<void*>(w),

@@ -63,6 +63,8 @@ class Composed final : public Family {
 
   std::string_view name() const noexcept override { return "composed"; }
 
+  bool needs_blas() const noexcept override { return true; }
+
   plan::Claim claim(const plan::LayerProblem& problem, const plan::Conditions& conditions) const override {
     if (!blas_missing_.empty()) return plan::Claim::decline(blas_missing_);
     if (conditions.precision == Precision::tf32 &&

@@ -195,7 +195,7 @@ std::unique_ptr<const BoundStep> AttentionStep::bind(const StepShape& shape) con
 }  // namespace
 
 const LayerBuilder kAxialAttention = {
-    "axial_attention", kernels_of,
+    "axial_attention", true, kernels_of,
     [](const BuildContext& context, const graph::Layer& layer,
        const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
       return std::make_unique<AttentionStep>(context, static_cast<const AxialAttention&>(layer), weights);

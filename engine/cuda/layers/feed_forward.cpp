@@ -104,7 +104,7 @@ std::unique_ptr<const BoundStep> FeedForwardStep::bind(const StepShape& shape) c
 
 }  // namespace
 
-const LayerBuilder kFeedForward = {"feed_forward", kernels_of,
+const LayerBuilder kFeedForward = {"feed_forward", true, kernels_of,
                                    [](const BuildContext& context, const graph::Layer& layer,
                                       const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
                                      return std::make_unique<FeedForwardStep>(

@@ -78,7 +78,7 @@ class PositionStep final : public Step {
 
 }  // namespace
 
-const LayerBuilder kNorm = {"norm", norm_kernels,
+const LayerBuilder kNorm = {"norm", false, norm_kernels,
                             [](const BuildContext& context, const graph::Layer& layer,
                                const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
                               return std::make_unique<NormStep>(context, static_cast<const NormLayer&>(layer),
@@ -86,7 +86,7 @@ const LayerBuilder kNorm = {"norm", norm_kernels,
                             }};
 
 const LayerBuilder kPositionEmbedding = {
-    "position_embedding", position_kernels,
+    "position_embedding", false, position_kernels,
     [](const BuildContext& context, const graph::Layer& layer,
        const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
       return std::make_unique<PositionStep>(context, static_cast<const PositionEmbedding&>(layer), weights);

@@ -168,8 +168,8 @@ std::unique_ptr<const Step> build(const BuildContext& context, const graph::Laye
 
 }  // namespace
 
-const LayerBuilder kLinear = {"linear", kernels_of, build};
-const LayerBuilder kPatchEmbed = {"patch_embed", kernels_of, build};
-const LayerBuilder kPatchUnembed = {"patch_unembed", kernels_of, build};
+const LayerBuilder kLinear = {"linear", true, kernels_of, build};
+const LayerBuilder kPatchEmbed = {"patch_embed", true, kernels_of, build};
+const LayerBuilder kPatchUnembed = {"patch_unembed", true, kernels_of, build};
 
 }  // namespace warpweave::cuda
