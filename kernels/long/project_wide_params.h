@@ -1,5 +1,4 @@
-// What a wide projection and the statistics before it are told at launch (long/project_wide.cuh,
-// long/project_statistics.cuh).
+// What a wide projection is told at launch; the rest is compiled in (long/project_wide.cuh).
 #pragma once
 
 #include "common/params.h"
@@ -21,26 +20,17 @@ struct TokenPieces {
   int tiles;  // of a piece
 };
 
-struct StatisticsParams {
-  const void* x;      // [cell, k]
-  float* statistics;  // [token][2]: mean / deviation, 1 / deviation
-  void* spare;        // [token, k]: tokens of the tiles named in `spared`
-  int* spared;        // [tile of tokens]: whether its tokens are to be read from `spare`
-  TokenPieces tokens;
-  float eps;
-};
-
 struct WideParams {
-  ProjectTensorMap x, spare;    // (channel, token, piece, 1), boxes of 64 channels of 128 tokens, swizzled
-  ProjectTensorMap added;       // the same of the residual
-  const void* weights;        // layout::WidePlan
+  ProjectTensorMap x;         // (channel, token, piece, 1), boxes of 64 channels of 128 tokens, swizzled
+  ProjectTensorMap added;     // the same of the residual
+  const void* tokens_x;       // [.., k], what the map tells of
   void* y;                    // [.., n]
   const void* residual;       // as y, may be y; null unless compiled for it
-  const float* statistics;    // of StatisticsParams; null without a norm
-  const int* spared;          // likewise
   const unsigned char* mask;  // one per cell of the grid, non-zero = valid; null unless compiled for it
+  const void* weights;        // layout::WidePlan
   const float* rotation;      // (cos, sin) [length][head / 2]; null unless compiled for RoPE
   TokenPieces tokens;
+  float eps;                     // of the norm
   int position_divisor, length;  // position of token t: t / position_divisor % length
 };
 

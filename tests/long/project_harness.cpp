@@ -67,14 +67,9 @@ std::vector<Case> cases() {
     if (slice) plan.slice = slice, plan.chunk = chunk, plan.groups = groups;
     list.push_back({name, tokens, s, plan, precision});
   };
-  const auto wide = [&](const char* name, std::int64_t tokens, const ProjectionShape& s, int columns = 0,
-                        bool ahead = true, Precision precision = Precision::bf16) {
-    layout::WidePlan plan = wide_plan_of(s);
-    if (columns) {
-      plan.columns = columns, plan.ahead = ahead;
-      plan.stages = kSharedBytes / (plan.stage_bytes() + 16);
-    }
-    list.push_back({name, tokens, s, plan, precision});
+  const auto wide = [&](const char* name, std::int64_t tokens, const ProjectionShape& s,
+                        Precision precision = Precision::bf16) {
+    list.push_back({name, tokens, s, wide_plan_of(s), precision});
   };
   const auto library = [&](const char* name, std::int64_t tokens, const ProjectionShape& s) {
     list.push_back({name, tokens, s, Library{}});
@@ -85,19 +80,15 @@ std::vector<Case> cases() {
   stay("pair512 out", pair, output(128, 128));
   stay("msa qkv", msa, qkv(256, 256));
   wide("msa qkv", msa, qkv(256, 256));
-  wide("msa qkv", msa, qkv(256, 256), 256, false);
   stay("msa out", msa, output(256, 256));
   wide("msa out", msa, output(256, 256));
-  wide("msa out", msa, output(256, 256), 256, false);
   for (const auto& [name, tokens, dim] : {std::tuple{"audio", audio, 384}, std::tuple{"msa768", msa768, 768},
                                           std::tuple{"video", video, 768}}) {
     const std::string q = std::string(name) + " qkv", o = std::string(name) + " out";
     library(q.c_str(), tokens, qkv(dim, dim));
     wide(q.c_str(), tokens, qkv(dim, dim));
-    wide(q.c_str(), tokens, qkv(dim, dim), 256, false);
     library(o.c_str(), tokens, output(dim, dim));
     wide(o.c_str(), tokens, output(dim, dim));
-    wide(o.c_str(), tokens, output(dim, dim), 256, false);
   }
   ProjectionShape bare = qkv(768, 768);
   bare.norm = graph::NormKind::none, bare.biased = false;
@@ -132,15 +123,10 @@ std::vector<Case> small_cases() {
     add(200, s, 0, 0, precision);
     s = output(520, 272), s.biased = false;
     add(131, s, 0, 0, precision);
-    // Two tiles one after another, with each kind of plan.
+    // Tiles one after another.
     s = qkv(256, 256);
     add(70000, s, 0, 0, precision);
-    layout::WidePlan plain = std::get<layout::WidePlan>(list.back().plan);
-    plain.columns = 256, plain.ahead = false, plain.stages = 4;
-    add(300, qkv(384, 128), 0, 100, precision).plan = [&] {
-      plain.k = 384, plain.n = 384;
-      return plain;
-    }();
+    add(300, qkv(384, 128), 0, 100, precision);
   }
   return list;
 }
@@ -152,8 +138,7 @@ std::string words(const Case& c) {
     std::snprintf(text, sizeof text, "stays, slice %d chunk %d groups %d", p->slice, p->chunk, p->groups);
     plan = text;
   } else if (const auto* w = std::get_if<layout::WidePlan>(&c.plan)) {
-    std::snprintf(text, sizeof text, "wide, %d columns, %d stages%s", w->columns, w->stages,
-                  w->ahead ? ", ahead" : "");
+    std::snprintf(text, sizeof text, "wide, %d columns, %d stages", w->columns, w->stages);
     plan = text;
   }
   std::snprintf(text, sizeof text, "%-16s %-4s %4d -> %4d  %-36s", c.name.c_str(),
@@ -244,9 +229,7 @@ class Problem {
         residual_(s_.residual ? rows_ * s_.n : 1, c.precision, 2),
         weight_(normal(static_cast<std::size_t>(s_.n) * s_.k, 1 / std::sqrt(static_cast<float>(s_.k)), 3)),
         bias_(normal(static_cast<std::size_t>(s_.n), 1, 4)),
-        y_((s_.qkv ? tokens_ : rows_) * s_.n * 2, "harness"),
-        spare_(tokens_ * s_.k * 2, "harness"),
-        scratch_(tokens_ * 12 + 256, "harness") {
+        y_((s_.qkv ? tokens_ : rows_) * s_.n * 2, "harness") {
     mask_.resize(rows_);
     for (std::size_t i = 0; i < rows_; ++i) mask_[i] = i * 2654435761u / 65536 % 3 != 0;
     device_mask_ = upload_bytes({reinterpret_cast<const std::byte*>(mask_.data()), mask_.size()}, "harness");
@@ -293,7 +276,7 @@ class Problem {
       r.x = x_.device.data(), r.y = y_.data(), r.residual = residual, r.mask = mask,
       r.weights = weights_.data();
       r.rotation = rotation, r.cells = cells_, r.tokens = c_.tokens, r.eps = c_.eps;
-      r.position_divisor = kDivisor, r.length = kLength, r.scratch = scratch_.data(), r.spare = spare_.data();
+      r.position_divisor = kDivisor, r.length = kLength;
       wide_.enqueue(stream, r);
     } else {
       product_->enqueue(stream, x_.device.data(), y_.data(), c_.tokens, 1, c_.tokens);
@@ -303,8 +286,6 @@ class Problem {
   // Poisoned, or what is to be added where the result is in its place.
   void prepare(cudaStream_t stream, bool in_place) const {
     check(cudaMemsetAsync(y_.data(), 0xff, y_.bytes(), stream), "poison");
-    check(cudaMemsetAsync(spare_.data(), 0xff, spare_.bytes(), stream), "poison");
-    check(cudaMemsetAsync(scratch_.data(), 0xff, scratch_.bytes(), stream), "poison");
     if (in_place)
       check(cudaMemcpyAsync(y_.data(), residual_.device.data(), y_.bytes(), cudaMemcpyDeviceToDevice, stream),
             "copy");
@@ -366,7 +347,7 @@ class Problem {
   Repeated x_, residual_;
   std::vector<float> weight_, bias_, rotation_;
   std::vector<unsigned char> mask_;
-  DeviceBuffer y_, spare_, scratch_, weights_, device_mask_, device_rotation_, device_bias_;
+  DeviceBuffer y_, weights_, device_mask_, device_rotation_, device_bias_;
   TokenProjection stay_;
   WideProjection wide_;
   std::unique_ptr<const Product> product_;
@@ -456,7 +437,6 @@ std::vector<KernelSpec> kernels_of(const Case& c) {
     list.push_back(projection_kernel(c.shape, *p, c.precision));
   } else if (const auto* w = std::get_if<layout::WidePlan>(&c.plan)) {
     list.push_back(wide_kernel(c.shape, *w, c.precision));
-    if (const auto statistics = statistics_kernel(c.shape, c.precision)) list.push_back(*statistics);
   }
   return list;
 }

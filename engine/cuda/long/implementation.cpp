@@ -7,6 +7,7 @@
 
 #include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
+#include "cuda/long/attention_output.h"
 #include "cuda/long/layer.h"
 #include "cuda/long/layer_projection.h"
 #include "cuda/rope.h"
@@ -36,6 +37,8 @@ class LongStep final : public Step {
     const FoldedWeights folded = fold(layer, shapes, weights, precision);
     qkv_.emplace(shapes.qkv, folded.qkv, folded.qkv_bias, precision, device);
     output_.emplace(shapes.output, folded.output, folded.output_bias, precision, device);
+    if (attention_can_project(layer.heads, shapes.head_pitch))
+      attention_output_.emplace(layer.heads, shapes.head_pitch, folded.output, folded.output_bias, precision);
   }
 
   bool in_place() const noexcept override { return true; }
@@ -50,6 +53,7 @@ class LongStep final : public Step {
   Precision precision_;
   const GpuDevice& device_;
   std::optional<LayerProjection> qkv_, output_;  // always there
+  std::optional<AttentionOutputWeights> attention_output_;
 };
 
 class LongStep::Bound final : public BoundStep {
@@ -58,36 +62,36 @@ class LongStep::Bound final : public BoundStep {
       : step_(step),
         shapes_(step.shapes()),
         length_(step.layer_.length(shape.input)),
-        heads_bytes_(2 * (LayerProjection::needs_spare(shapes_.qkv)
-                              ? std::max<std::int64_t>(step.layer_.dim, shapes_.inner)
-                              : shapes_.inner)),
+        heads_bytes_(2 * shapes_.inner),
         qkv_bytes_(6 * shapes_.inner),
-        scratch_bytes_(LayerProjection::scratch_bytes(shapes_.qkv, 1)),
         slices_(shape.batch, shape.input.rows, shape.input.columns,
-                step.layer_.axis == Axis::row ? Cut::rows : Cut::columns,
-                heads_bytes_ + qkv_bytes_ + scratch_bytes_, 3, shape.workspace_limit),
+                step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, heads_bytes_ + qkv_bytes_, 2,
+                shape.workspace_limit),
         attention_(
             step.family_.attention(attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_),
                                    step.precision_, step.device_)) {
+    const auto plan =
+        attention_output_plan(attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_),
+                              step.device_.conditions(step.precision_));
+    if (plan && step.attention_output_)
+      with_output_.emplace(*plan, step.layer_.causal, step.precision_, step.device_);
     if (const auto& rope = step.layer_.rope)
       rotation_ = upload(rotation_table(rope->theta, rope->dims, shapes_.head_pitch / 2, length_));
   }
 
   std::size_t workspace_bytes() const noexcept override {
     const std::size_t tokens = slices_.largest();
-    return aligned(tokens * heads_bytes_) + aligned(tokens * qkv_bytes_) + aligned(tokens * scratch_bytes_);
+    return aligned(tokens * heads_bytes_) + aligned(tokens * qkv_bytes_);
   }
 
   void enqueue(const StepRun& run) const override {
     const AxialAttention& layer = step_.layer_;
     const bool row = layer.axis == Axis::row, masked = run.mask != nullptr;
-    const std::size_t largest = slices_.largest();
-    std::byte* heads = run.workspace;  // the heads' results; before that, what QKV may have to copy
-    std::byte* qkv = heads + aligned(largest * heads_bytes_);
-    std::byte* scratch = qkv + aligned(largest * qkv_bytes_);
+    std::byte* heads = run.workspace;  // the heads' results
+    std::byte* qkv = heads + aligned(slices_.largest() * heads_bytes_);
     slices_.for_each([&](const Slice& s) {
       WideRun p;
-      p.x = run.x, p.y = qkv, p.mask = run.mask, p.spare = heads, p.scratch = scratch;
+      p.x = run.x, p.y = qkv, p.mask = run.mask;
       p.rotation = reinterpret_cast<const float*>(rotation_.data());
       p.cells = s.cells, p.tokens = s.tokens(), p.eps = static_cast<float>(layer.norm.eps);
       p.position_divisor = row ? 1 : s.columns, p.length = length_;
@@ -99,6 +103,13 @@ class LongStep::Bound final : public BoundStep {
       a.sequences = s.tokens() / length_, a.length = length_, a.heads = layer.heads;
       a.scale = folds_scale(layer, step_.precision_) ? std::numbers::ln2_v<float>
                                                      : static_cast<float>(std::abs(layer.scale));
+      if (with_output_ && !masked) {
+        const std::int64_t first = s.cells.first * layer.dim * 2;  // bytes
+        const void* residual = layer.residual ? static_cast<const std::byte*>(run.x) + first : nullptr;
+        with_output_->enqueue(
+            run.stream, a, step_.attention_output_->params(residual, static_cast<std::byte*>(run.y) + first));
+        return;
+      }
       attention_->enqueue(run.stream, a);
 
       p.x = heads, p.y = run.y, p.residual = run.x, p.mask = nullptr;
@@ -116,9 +127,10 @@ class LongStep::Bound final : public BoundStep {
   const LongStep& step_;
   LayerShapes shapes_;
   std::int64_t length_;
-  std::int64_t heads_bytes_, qkv_bytes_, scratch_bytes_;  // of a token
+  std::int64_t heads_bytes_, qkv_bytes_;  // of a token
   Slices slices_;
   std::unique_ptr<const AttentionOperation> attention_;
+  std::optional<LongAttention> with_output_;  // ends with the output projection; where there is no mask
   DeviceBuffer rotation_;
 };
 
@@ -160,11 +172,14 @@ class Long final : public CudaImplementation {
                                   const plan::Conditions& conditions) const override {
     const auto& layer = static_cast<const AxialAttention&>(*layers[0].layer);
     const std::int64_t head_pitch = family_->head_pitch(layer.head_dim, conditions.precision);
-    auto list = family_->attention_kernels(
-        attention_shape(layer, head_pitch, layer.length(layers[0].input), conditions.precision), conditions);
+    const AttentionShape shape =
+        attention_shape(layer, head_pitch, layer.length(layers[0].input), conditions.precision);
+    auto list = family_->attention_kernels(shape, conditions);
+    if (const auto plan = attention_output_plan(shape, conditions))
+      list.push_back(long_attention_kernel(*plan, shape.causal, conditions.precision));
     const LayerShapes shapes = shapes_of(layer, head_pitch);
-    for (const ProjectionShape* shape : {&shapes.qkv, &shapes.output})
-      for (const KernelSpec& kernel : LayerProjection::kernels(*shape, conditions.precision))
+    for (const ProjectionShape* part : {&shapes.qkv, &shapes.output})
+      for (const KernelSpec& kernel : LayerProjection::kernels(*part, conditions.precision))
         list.push_back(kernel);
     return list;
   }

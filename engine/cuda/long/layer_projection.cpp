@@ -49,17 +49,7 @@ std::vector<KernelSpec> LayerProjection::kernels(const ProjectionShape& shape, P
     list.push_back(wide(shape) ? wide_kernel(s, wide_plan_of(shape), precision)
                                : projection_kernel(s, plan_of(shape), precision));
   }
-  if (wide(shape))
-    if (const auto statistics = statistics_kernel(shape, precision)) list.push_back(*statistics);
   return list;
-}
-
-std::int64_t LayerProjection::scratch_bytes(const ProjectionShape& shape, std::int64_t tokens) {
-  return wide(shape) ? wide_scratch_bytes(shape, tokens) : 0;
-}
-
-bool LayerProjection::needs_spare(const ProjectionShape& shape) {
-  return wide(shape) && shape.norm == graph::NormKind::layer;
 }
 
 }  // namespace warpweave::cuda::long_sequences

@@ -22,9 +22,6 @@ class LayerProjection {
 
   static bool wide(const ProjectionShape& shape);
   static std::vector<KernelSpec> kernels(const ProjectionShape& shape, Precision precision);
-  // Of `run.scratch`, and whether `run.spare` is used.
-  static std::int64_t scratch_bytes(const ProjectionShape& shape, std::int64_t tokens);
-  static bool needs_spare(const ProjectionShape& shape);
 
  private:
   std::variant<TokenProjection, WideProjection> kernel_[2];  // without and with a mask

@@ -14,8 +14,6 @@ namespace {
 
 using layout::WidePlan;
 
-int stages_of(const WidePlan& plan) { return kSharedBytes / (plan.stage_bytes() + 16); }
-
 bool normed(const ProjectionShape& s) { return s.norm != graph::NormKind::none; }
 bool centred(const ProjectionShape& s) { return s.norm == graph::NormKind::layer; }
 
@@ -45,8 +43,8 @@ void encode(kernels::ProjectTensorMap& map, const void* first, int k, const kern
 WidePlan wide_plan_of(const ProjectionShape& s) {
   WidePlan best{};
   for (const int columns : {192, 128, 96, 64}) {  // of those with the least padding the widest
-    WidePlan plan{s.k, s.n, columns, 0, true};
-    plan.stages = stages_of(plan);
+    WidePlan plan{s.k, s.n, columns, 8};
+    while (plan.shared_bytes() > kSharedBytes) --plan.stages;
     if (best.columns == 0 || plan.n_width() < best.n_width()) best = plan;
   }
   return best;
@@ -69,15 +67,7 @@ KernelSpec wide_kernel(const ProjectionShape& s, const WidePlan& plan, Precision
   if (flags.empty()) flags = "0";
   std::string text = scope + "project_wide<" + device_type(precision);
   for (const int n : {plan.k, plan.n, plan.columns, plan.stages}) text += ", " + std::to_string(n);
-  return {"long/project_wide.cuh",
-          text + (plan.ahead ? ", true, " : ", false, ") + flags + ", " + std::to_string(s.rope_head) + ">"};
-}
-
-std::optional<KernelSpec> statistics_kernel(const ProjectionShape& s, Precision precision) {
-  if (!normed(s)) return {};
-  return KernelSpec{"long/project_statistics.cuh", "warpweave::kernels::long_sequences::statistics<" +
-                                                       device_type(precision) + ", " + std::to_string(s.k) +
-                                                       (centred(s) ? ", true>" : ", false>")};
+  return {"long/project_wide.cuh", text + ", " + flags + ", " + std::to_string(s.rope_head) + ">"};
 }
 
 std::vector<std::byte> pack_wide(const ProjectionShape& s, const WidePlan& plan,
@@ -86,7 +76,7 @@ std::vector<std::byte> pack_wide(const ProjectionShape& s, const WidePlan& plan,
   const int width = plan.steps() * WidePlan::kStep;
   std::vector<std::byte> blob(static_cast<std::size_t>(plan.packed_bytes()));
   const auto constant = [&](int offset, int n, float value) {
-    std::memcpy(blob.data() + offset + n * 4, &value, 4);
+    std::memcpy(blob.data() + plan.constants_of(n / plan.columns) + offset + n % plan.columns * 4, &value, 4);
   };
   std::vector<float> row(static_cast<std::size_t>(width), 0.0f);
   for (int n = 0; n < plan.n; ++n) {
@@ -116,14 +106,9 @@ std::vector<std::byte> pack_wide(const ProjectionShape& s, const WidePlan& plan,
     }
     constant(plan.scale(), n, std::ldexp(1.0f, exponent));
     constant(plan.bias(), n, bias.empty() ? 0.0f : bias[n]);
-    constant(plan.sums(), n, static_cast<float>(std::ldexp(sum, exponent)));
+    constant(plan.sum(), n, static_cast<float>(std::ldexp(sum, exponent)));
   }
   return blob;
-}
-
-std::int64_t wide_scratch_bytes(const ProjectionShape& s, std::int64_t tokens) {
-  // Statistics, and whether tiles are spared; there are at most as many tiles as tokens.
-  return normed(s) ? tokens * 12 : 0;
 }
 
 WideProjection::WideProjection(const ProjectionShape& shape, const WidePlan& plan, Precision precision,
@@ -134,7 +119,6 @@ WideProjection::WideProjection(const ProjectionShape& shape, const WidePlan& pla
       kernel_(device.kernels().get(wide_kernel(shape, plan, precision))) {
   prepare_tensor_maps();
   kernel_.allow(static_cast<std::size_t>(plan_.shared_bytes()));
-  if (const auto spec = statistics_kernel(shape, precision)) statistics_ = device.kernels().get(*spec);
 }
 
 void WideProjection::enqueue(cudaStream_t stream, const WideRun& run) const {
@@ -146,20 +130,12 @@ void WideProjection::enqueue(cudaStream_t stream, const WideRun& run) const {
     encode(p.x, x + run.cells.first * plan_.k * 2, plan_.k, tokens, tokens.pitch);
   else
     encode(p.x, x, plan_.k, tokens, tokens.length);
-  if (statistics_) {
-    encode(p.spare, run.spare, plan_.k, tokens, tokens.length);
-    kernels::StatisticsParams s{};
-    s.x = x, s.statistics = reinterpret_cast<float*>(run.scratch);
-    s.spare = run.spare, s.spared = reinterpret_cast<int*>(run.scratch + run.tokens * 8);
-    s.tokens = tokens, s.eps = run.eps;
-    p.statistics = s.statistics, p.spared = s.spared;
-    statistics_->launch(stream, {.blocks = row_tiles, .threads = 256, .overlap_previous = true}, s);
-  }
+  p.tokens_x = x;
   if (shape_.residual)
     encode(p.added, static_cast<const std::byte*>(run.residual) + run.cells.first * plan_.n * 2, plan_.n,
            tokens, tokens.pitch);
   p.weights = run.weights, p.y = run.y, p.residual = run.residual, p.mask = run.mask;
-  p.rotation = run.rotation, p.tokens = tokens;
+  p.rotation = run.rotation, p.tokens = tokens, p.eps = run.eps;
   p.position_divisor = static_cast<int>(run.position_divisor), p.length = static_cast<int>(run.length);
   kernel_.launch(stream,
                  {.blocks = std::min(row_tiles * plan_.tiles(), most_blocks_),

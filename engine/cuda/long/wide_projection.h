@@ -1,9 +1,8 @@
-// Choice, packing and launch of kernels/long/project_wide.cuh and of the statistics before it.
+// Choice, packing and launch of kernels/long/project_wide.cuh.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,14 +14,11 @@
 
 namespace warpweave::cuda::long_sequences {
 
-// The widest token that long/project_statistics.cuh keeps in a warp's registers, and results likewise limited
-// by what was tested.
+// The widest tokens that were tested.
 inline constexpr int kMostWideChannels = 4096;
 
 layout::WidePlan wide_plan_of(const ProjectionShape& shape);
 KernelSpec wide_kernel(const ProjectionShape& shape, const layout::WidePlan& plan, Precision precision);
-// Nothing without a norm.
-std::optional<KernelSpec> statistics_kernel(const ProjectionShape& shape, Precision precision);
 
 // `weight` [n, k], `bias` [n] or empty, as layout::WidePlan says. fp16 weights get a power of two per output
 // channel. Where the norm subtracts the mean, so do the rows of the weight.
@@ -41,14 +37,9 @@ struct WideRun {
   std::int64_t tokens = 0;                        // at most 2^24
   std::int64_t position_divisor = 1, length = 1;  // position of token t: t / position_divisor % length
   float eps = 0;
-  std::byte* scratch = nullptr;  // wide_scratch_bytes(tokens), aligned to 256
-  void* spare = nullptr;         // [tokens, k], used where a token's mean is far off; only with a norm
 };
 
-// For statistics; 0 without a norm.
-std::int64_t wide_scratch_bytes(const ProjectionShape& shape, std::int64_t tokens);
-
-// A wide projection, and the statistics it needs, whose packed weights are somewhere on the device.
+// A wide projection whose packed weights are somewhere on the device.
 class WideProjection {
  public:
   WideProjection() = default;
@@ -61,7 +52,6 @@ class WideProjection {
   layout::WidePlan plan_{};
   std::int64_t most_blocks_ = 0;  // as many as run at a time
   Kernel kernel_;
-  std::optional<Kernel> statistics_;
 };
 
 }  // namespace warpweave::cuda::long_sequences
