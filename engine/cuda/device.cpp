@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "cuda/backend.h"
 #include "cuda/blas.h"
 #include "warpweave/error.h"
@@ -109,6 +111,7 @@ GpuDevice::~GpuDevice() = default;
 void GpuDevice::expect_blas(Precision precision) const {
   const std::lock_guard lock(blas_mutex_);
   if (blas_.valid()) return;
+  ++blas_attempt_;
   // Where no thread can be had, the first who waits does it.
   blas_ = std::async(std::launch::async | std::launch::deferred, [index = index_, precision] {
             OpenedBlas opened;
@@ -120,11 +123,15 @@ void GpuDevice::expect_blas(Precision precision) const {
 
 const GpuDevice::OpenedBlas& GpuDevice::opened_blas() const {
   expect_blas(Precision::fp32);
+  const auto [opening, attempt] = [&] {
+    const std::lock_guard lock(blas_mutex_);
+    return std::pair(blas_, blas_attempt_);
+  }();
   try {
-    return blas_.get();
+    return opening.get();  // blas_ keeps it
   } catch (...) {
     const std::lock_guard lock(blas_mutex_);
-    blas_ = {};  // the next call tries again
+    if (attempt == blas_attempt_) blas_ = {};  // the next call tries again
     throw;
   }
 }

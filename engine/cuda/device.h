@@ -62,6 +62,7 @@ class GpuDevice {
   std::unique_ptr<KernelStore> kernels_;
   mutable std::mutex blas_mutex_;
   mutable std::shared_future<OpenedBlas> blas_;
+  mutable int blas_attempt_ = 0;
 };
 
 }  // namespace warpweave::cuda
