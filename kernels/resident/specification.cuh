@@ -43,6 +43,8 @@ struct Spec {
   static constexpr int slot = Slot, warps = Warps, tiles = Tiles, stages = Stages, threads = 32 * Warps;
   static constexpr layout::BlockPlan plan{weights, slot, warps, tiles, stages};
 
+  // Parts (q, k, v) whose biases are wanted: of warp_end() in layout/attention_weights.h.
+  static constexpr int bias_parts = v_bias ? 3 : k_bias ? 2 : 1;
   static constexpr int groups = dim / 8;        // of 8 channels
   static constexpr int steps = dim_width / 16;  // k steps over the channels
   static constexpr int head_steps = head_width / 16;

@@ -1,16 +1,15 @@
 // Attention of one head over a sequence of at most 32 tokens that one warp holds in registers.
 //
-// Nothing is exchanged but inside a quad of lanes: a tile of K as the QKV product leaves it is the B operand
-// of Q K^T; V is computed transposed, V^T = Wv N^T, for which the fragments of N serve as B operand as they
-// are, and its tiles are the B operand of P V. Weights come from shared memory as core matrices
-// (layout/fragments.h).
+// A tile of K as the QKV product leaves it is the B operand of Q K^T, and a tile of weights the A operand of
+// P V; tiles of V are transposed between lanes (movmatrix) and then its B operand. Wqkv comes from shared memory
+// as core matrices (layout/fragments.h).
 #pragma once
 
 #include "ptx/math.cuh"
 #include "ptx/matrix.cuh"
 #include "ptx/mma.cuh"
 #include "resident/arguments.h"
-#include "resident/tokens.cuh"
+#include "resident/warp_norm.cuh"
 
 namespace warpweave {
 
@@ -48,18 +47,17 @@ struct WarpSequence {
     }
   }
 
-  // Sets accumulators to the bias of 16 channels, from the channel of this lane on.
+  // Sets accumulators to the bias of 16 channels; `bias` is where this lane's first pair is.
   template <bool Present>
   static __device__ __forceinline__ void start(float (&d)[tiles][2][4], u32 bias) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      u32 b[2] = {0, 0};
-      if constexpr (Present) load_shared(b, bias + i * 32);
+      u32 b[4] = {0, 0, 0, 0};
+      if constexpr (Present) load_shared(b, bias + i * 64);
 #pragma unroll
-      for (int t = 0; t < tiles; ++t) {
-        d[t][i][0] = d[t][i][2] = __uint_as_float(b[0]);
-        d[t][i][1] = d[t][i][3] = __uint_as_float(b[1]);
-      }
+      for (int t = 0; t < tiles; ++t)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) d[t][i][j] = __uint_as_float(b[j]);
     }
   }
 
@@ -84,18 +82,20 @@ struct WarpSequence {
 
   // O of `P` neighbouring heads as A fragments; several at once give the scheduler independent work. `bias`
   // and `qkv` are the first head's parts of the weights in shared memory. Bit t of `valid` says that token t
-  // is a key; without Check all slot tokens are.
-  template <int P, bool Check>
-  __device__ __forceinline__ void attend(u32 (*o)[tiles][hs][4], u32 bias, u32 qkv,
+  // is a key; without Check all slot tokens are. Without Max the largest score is not subtracted; returns
+  // whether this lane's sums of weights stayed in range then.
+  template <int P, bool Check, bool Max>
+  __device__ __forceinline__ bool attend(u32 (*o)[tiles][hs][4], u32 bias, u32 qkv,
                                          const ResidentArguments& args, u32 valid) const {
-    constexpr int rows = 3 * S::head_width, head_bias = rows * 4, head_qkv = S::weights.head_qkv_bytes();
+    constexpr int rows = 3 * S::head_width, head_bias = S::head_width * 8,
+                  part_bias = S::weights.part_tile_bias_bytes(), head_qkv = S::weights.head_qkv_bytes();
     u32 q[P][tiles][hs][4], k[P][keys][hs][2], v[P][tiles][head_n][2];
 #pragma unroll
     for (int h = 0; h < P; ++h)
 #pragma unroll
       for (int s = 0; s < hs; ++s) {
         float d[tiles][2][4];
-        start<S::q_bias>(d, bias + h * head_bias + (16 * s + 2 * c) * 4);
+        start<S::q_bias>(d, bias + h * head_bias + (16 * s + 2 * c) * 8);
         project<rows>(d, qkv + h * head_qkv, 2 * s);
         if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
 #pragma unroll
@@ -109,7 +109,7 @@ struct WarpSequence {
 #pragma unroll
       for (int s = 0; s < hs; ++s) {
         float d[tiles][2][4];
-        start<S::k_bias>(d, bias + h * head_bias + (S::head_width + 16 * s + 2 * c) * 4);
+        start<S::k_bias>(d, bias + h * head_bias + part_bias + (16 * s + 2 * c) * 8);
         project<rows>(d, qkv + h * head_qkv, head_n + 2 * s);
         if constexpr (S::rope) rotate(d, args.rotation, args.length, 16 * s);
 #pragma unroll
@@ -122,8 +122,10 @@ struct WarpSequence {
     for (int h = 0; h < P; ++h)
 #pragma unroll
       for (int s = 0; s < hs; ++s) project_value(v[h], s, bias + h * head_bias, qkv + h * head_qkv, valid);
+    bool fine = true;
 #pragma unroll
-    for (int t = 0; t < tiles; ++t) attend_tile<P, Check>(o, q, k, v, t, valid);
+    for (int t = 0; t < tiles; ++t) fine = attend_tile<P, Check, Max>(o, q, k, v, t, valid) && fine;
+    return fine;
   }
 
  private:
@@ -131,7 +133,7 @@ struct WarpSequence {
   __device__ __forceinline__ void project_value(u32 (&v)[tiles][head_n][2], int s, u32 bias, u32 qkv,
                                                 u32 valid) const {
     float d[tiles][2][4];
-    start<S::v_bias>(d, bias + (2 * S::head_width + 16 * s + 2 * c) * 4);
+    start<S::v_bias>(d, bias + 2 * S::weights.part_tile_bias_bytes() + (16 * s + 2 * c) * 8);
     project<3 * S::head_width>(d, qkv, 2 * head_n + 2 * s);
 #pragma unroll
     for (int t = 0; t < keys; ++t)
@@ -199,19 +201,18 @@ struct WarpSequence {
     }
   }
 
-  template <int P, bool Check>
-  __device__ __forceinline__ void attend_tile(u32 (*o)[tiles][hs][4], const u32 (&q)[P][tiles][hs][4],
+  template <int P, bool Check, bool Max>
+  __device__ __forceinline__ bool attend_tile(u32 (*o)[tiles][hs][4], const u32 (&q)[P][tiles][hs][4],
                                               const u32 (&k)[P][keys][hs][2],
                                               const u32 (&v)[P][tiles][head_n][2], int tile,
                                               u32 valid) const {
     u32 p[P][tiles][4];
     float sum[P][4];
-    weigh<P, Check, S::mask>(p, sum, q, k, tile, valid);
-    if constexpr (!S::mask) {
-      bool fine = true;
+    weigh<P, Check, Max>(p, sum, q, k, tile, valid);
+    bool fine = true;
+    if constexpr (!Max) {
 #pragma unroll
       for (int h = 0; h < P; ++h) fine = fine && sum_in_range<T>(sum[h][0]) && sum_in_range<T>(sum[h][2]);
-      if (!__all_sync(0xffffffffu, fine)) weigh<P, Check, true>(p, sum, q, k, tile, valid);
     }
 #pragma unroll
     for (int h = 0; h < P; ++h) {
@@ -237,6 +238,7 @@ struct WarpSequence {
           o[h][tile][j][i] = Pair<T>::pack(d[2 * j + i / 2][i % 2 * 2] * inverse[i % 2],
                                            d[2 * j + i / 2][i % 2 * 2 + 1] * inverse[i % 2]);
     }
+    return fine;
   }
 };
 

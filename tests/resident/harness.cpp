@@ -14,6 +14,11 @@
 namespace warpweave::cuda::resident {
 namespace {
 
+// How 20 blocks follow one another: every layer over its input, as in a model of many blocks; as sessions of
+// one block, the row layer from one grid to another and the column layer in place; or in place without
+// dependent launch.
+enum class Chain { in_place, session, apart };
+
 int time_all(const std::string& dir, const std::string& filter, bool once) {
   int sms = 0;
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
@@ -45,26 +50,32 @@ int time_all(const std::string& dir, const std::string& filter, bool once) {
         auto* d1 = upload(std::vector<std::uint16_t>(count, 0xffff));
         float* dr = p.rope_dims ? upload(rotation(p, std::max(s.H, s.W))) : nullptr;
         const int blocks = once ? 1 : 20;
-        const auto enqueue = [&](bool chained) {
+        auto* pristine = upload(x);
+        const auto enqueue = [&](Chain chain) {
           for (int i = 0; i < 2 * blocks; ++i) {
             ResidentArguments a = arguments(p, s.B, s.H, s.W, i % 2 == 0);
-            a.x = i % 2 ? d1 : d0, a.y = i % 2 ? d0 : d1, a.weights = dw[i % 2], a.rotation = dr;
-            launch(kernel, it->variant, a, stream, sms, chained);
+            const bool to_other = chain == Chain::session && i % 2 == 0;
+            auto* from = chain == Chain::session && i / 2 % 2 != (i % 2) ? d1 : d0;
+            a.x = from, a.y = to_other ? (from == d0 ? d1 : d0) : from, a.weights = dw[i % 2],
+            a.rotation = dr;
+            launch(kernel, it->variant, a, stream, sms, chain != Chain::apart);
           }
         };
-        enqueue(!once);
+        enqueue(once ? Chain::apart : Chain::in_place);
         CHECK(cudaStreamSynchronize(stream));
         if (once) continue;
-        double median[2], spread[2];
-        for (int chained = 0; chained < 2; ++chained) {
+        double median[3], spread[3];
+        for (const Chain chain : {Chain::in_place, Chain::session, Chain::apart}) {
+          const int k = static_cast<int>(chain);
           cudaGraph_t graph;
           cudaGraphExec_t exec;
           CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-          enqueue(chained);
+          enqueue(chain);
           CHECK(cudaStreamEndCapture(stream, &graph));
           CHECK(cudaGraphInstantiate(&exec, graph, 0));
           std::vector<float> times;
           for (int i = 0; i < 12; ++i) {
+            CHECK(cudaMemcpyAsync(d0, pristine, count * 2, cudaMemcpyDeviceToDevice, stream));
             CHECK(cudaEventRecord(start, stream));
             CHECK(cudaGraphLaunch(exec, stream));
             CHECK(cudaEventRecord(stop, stream));
@@ -74,18 +85,19 @@ int time_all(const std::string& dir, const std::string& filter, bool once) {
             if (i >= 3) times.push_back(ms * 1000 / static_cast<float>(blocks));
           }
           std::sort(times.begin(), times.end());
-          median[chained] = times[times.size() / 2], spread[chained] = times.back() - times.front();
+          median[k] = times[times.size() / 2], spread[k] = times.back() - times.front();
           cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
         }
         std::vector<std::uint16_t> y(count);
         CHECK(cudaMemcpy(y.data(), d0, count * 2, cudaMemcpyDeviceToHost));
         std::size_t odd = 0;
         for (const auto v : y) odd += !std::isfinite(widen(p.element, v));
-        std::printf("%-10s %-24s %8.2f us (spread %.2f), without dependent launch %8.2f%s\n", s.name.c_str(),
-                    name.c_str(), median[1], spread[1], median[0], odd ? "  NOT FINITE" : "");
+        std::printf("%-10s %-20s in place %7.2f us (spread %.2f), two grids %7.2f (%.2f), apart %7.2f%s\n",
+                    s.name.c_str(), name.c_str(), median[0], spread[0], median[1], spread[1], median[2],
+                    odd ? "  NOT FINITE" : "");
         std::fflush(stdout);
-        for (void* d : {static_cast<void*>(d0), static_cast<void*>(d1), static_cast<void*>(dw[0]),
-                        static_cast<void*>(dw[1]), static_cast<void*>(dr)})
+        for (void* d : {static_cast<void*>(pristine), static_cast<void*>(d0), static_cast<void*>(d1),
+                        static_cast<void*>(dw[0]), static_cast<void*>(dw[1]), static_cast<void*>(dr)})
           cudaFree(d);
       } catch (const std::exception& e) {
         std::printf("%-10s %-24s %s\n", s.name.c_str(), name.c_str(), e.what());

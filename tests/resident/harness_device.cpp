@@ -100,6 +100,7 @@ ResidentArguments arguments(const Problem& p, int B, int H, int W, bool row) {
   a.token_cells = row ? 1 : W;
   a.per_sample = static_cast<unsigned>(row ? H : W);
   a.sequences = static_cast<unsigned>(B) * a.per_sample;
+  a.by_sample = layout::Divisor::of(a.per_sample);
   a.length = row ? W : H;
   a.eps = static_cast<float>(p.eps);
   return a;

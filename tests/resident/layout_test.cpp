@@ -10,6 +10,7 @@
 #include <set>
 
 #include "cuda/resident/problem.h"
+#include "layout/divisor.h"
 #include "warpweave/error.h"
 
 namespace warpweave::cuda::resident {
@@ -117,11 +118,16 @@ TEST(Packing, FoldsGainScaleAndBiases) {
         for (int c = 0; c < 32; ++c) {
           const int row = part * 48 + h * 24 + c;
           const double factor = part == 0 ? 0.25 * std::numbers::log2e : 1;
-          double bias = c < 24 ? layer.qkv_bias[row] : 0;
+          double bias = c < 24 ? layer.qkv_bias[row] : 0, mean = 0;  // LayerNorm's rows have sum zero
+          for (int d = 0; d < 40 && c < 24; ++d) mean += layer.qkv[row * 40 + d] * layer.norm_weight[d] / 40;
           for (int k = 0; k < 48; ++k) {
             const int channel = k < 40 ? layout::channel_of(40, k / 8, k % 8) : -1;
             const double expected =
-                c < 24 && k < 40 ? layer.qkv[row * 40 + channel] * layer.norm_weight[channel] * factor : 0;
+                c < 24 && k < 40
+                    ? (static_cast<double>(layer.qkv[row * 40 + channel]) * layer.norm_weight[channel] -
+                       mean) *
+                          factor
+                    : 0;
             if (c < 24 && k < 40) bias += layer.qkv[row * 40 + channel] * layer.norm_bias[channel];
             const double got = widen(read<std::uint16_t>(
                 blob, w.qkv() + h * w.head_qkv_bytes() + 2 * layout::core_index(96, part * 32 + c, k)));
@@ -131,8 +137,45 @@ TEST(Packing, FoldsGainScaleAndBiases) {
           }
           const double got = read<float>(blob, ((h * 3 + part) * 32 + c) * 4);
           ASSERT_NEAR(std::ldexp(got, -shift), bias * factor, 1e-5);
+          for (const int copy : {0, 8})
+            ASSERT_EQ(read<float>(blob, w.head_tile_bias(h, part, c) + copy + c % 2 * 4), got);
         }
       }
+  }
+}
+
+TEST(Packing, RepeatsBiasesBehindTheWeights) {
+  const Layer layer(40, 2, 24);
+  const Problem p{.dim = 40, .heads = 2, .head_dim = 24, .scale = 0.25, .qkv_bias = true};
+  const auto blob = pack(p, layer.tensors());
+  const auto w = p.weights();
+  EXPECT_EQ(w.tile_bias() % 128, 0);
+  EXPECT_LE(w.out_tile_bias(47) + 16, w.head_tile_bias(0, 0, 0));
+  for (int part = 0; part < 3; ++part) {
+    EXPECT_EQ(w.warp_end(part + 1) % 128, 0);
+    EXPECT_LE(w.warp_end(part), w.head_tile_bias(0, part, 0));
+    EXPECT_LE(w.head_tile_bias(1, part, 31) + 8, w.warp_end(part + 1));
+  }
+  EXPECT_EQ(w.warp_end(3), w.bytes());
+  EXPECT_EQ(w.warp_bytes(1), w.warp_end(1) - w.qkv());
+  for (int c = 0; c < 48; ++c)
+    for (const int copy : {0, 8})
+      EXPECT_EQ(read<float>(blob, w.out_tile_bias(c) + copy + c % 2 * 4),
+                read<float>(blob, w.out_bias() + c * 4));
+}
+
+TEST(Divisor, Divides) {
+  for (const unsigned d :
+       {1u, 2u, 3u, 7u, 32u, 33u, 641u, 65536u, 65537u, 1000003u, (1u << 30) - 1, 1u << 30}) {
+    const auto by = layout::Divisor::of(d);
+    for (unsigned long long multiple = 0; multiple < 1ull << 30;
+         multiple += d * std::max(1ull, (1ull << 20) / d))
+      for (const long long near : {-1, 0, 1}) {
+        const long long n = static_cast<long long>(multiple) + near;
+        if (n < 0 || n >= 1ll << 30) continue;
+        ASSERT_EQ(by.divide(static_cast<unsigned>(n)), static_cast<unsigned>(n) / d) << n << " / " << d;
+      }
+    ASSERT_EQ(by.divide((1u << 30) - 1), ((1u << 30) - 1) / d);
   }
 }
 
@@ -239,7 +282,7 @@ TEST(Packing, SaysExactlyWhatLeavesTheRangeOfF16) {
       continue;
     }
     const auto blob = pack(p, t);
-    for (int at = p.weights().qkv(); at < p.weights().bytes(); at += 2)
+    for (int at = p.weights().qkv(); at < p.weights().tile_bias(); at += 2)
       ASSERT_NE(read<std::uint16_t>(blob, at) & 0x7fff, 0x7c00) << scale;
     ++packed;
   }

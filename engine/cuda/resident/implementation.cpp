@@ -79,6 +79,7 @@ class ResidentStep::Bound final : public BoundStep {
     args_.sequence_cells = row ? shape.input.columns : 1;
     args_.token_cells = row ? 1 : shape.input.columns;
     args_.per_sample = static_cast<unsigned>(layer.sequences(shape.input));
+    args_.by_sample = layout::Divisor::of(args_.per_sample);
     args_.length = static_cast<int>(layer.length(shape.input));
     args_.eps = static_cast<float>(layer.norm.eps);
     overlap_ = conditions.compute_capability >= 90;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numbers>
 #include <string>
+#include <vector>
 
 #include "cuda/resident/problem.h"
 #include "cuda/rope.h"
@@ -23,11 +24,18 @@ int rope_source(const Problem& p, int position) {
 // A layer's weights with everything folded in that problem.h names; `part` is 0 for Q, 1 for K, 2 for V.
 class Folded {
  public:
-  Folded(const Problem& p, const Tensors& t) : p_(p), t_(t), inner_(p.heads * p.head_dim) {}
+  Folded(const Problem& p, const Tensors& t)
+      : p_(p), t_(t), inner_(p.heads * p.head_dim), mean_(static_cast<std::size_t>(3) * inner_) {
+    if (p.norm != Norm::layer) return;
+    for (std::size_t r = 0; r < mean_.size(); ++r) {
+      for (int d = 0; d < p.dim; ++d) mean_[r] += gained(r, d);
+      mean_[r] /= p.dim;
+    }
+  }
 
   double weight(int part, int head, int c, int channel) const {
-    const double gain = t_.norm_weight ? t_.norm_weight[channel] : 1.0;
-    return t_.qkv_weight[row(part, head, c) * p_.dim + channel] * gain * factor(part);
+    const std::size_t r = row(part, head, c);
+    return (gained(r, channel) - mean_[r]) * factor(part);
   }
   double bias(int part, int head, int c) const {
     const std::size_t r = row(part, head, c);
@@ -49,6 +57,10 @@ class Folded {
   }
 
  private:
+  double gained(std::size_t row, int channel) const {
+    const double gain = t_.norm_weight ? t_.norm_weight[channel] : 1.0;
+    return t_.qkv_weight[row * p_.dim + channel] * gain;
+  }
   double factor(int part) const { return part == 0 ? p_.scale * std::numbers::log2e : 1.0; }
   std::size_t row(int part, int head, int c) const {
     const int source = part == 2 ? c : rope_source(p_, c);
@@ -65,6 +77,7 @@ class Folded {
   const Problem& p_;
   const Tensors& t_;
   int inner_;
+  std::vector<double> mean_;  // of a row of Wqkv
 };
 
 // The power of two to divide `a` by and multiply `b` by, so that the two come to the same size.
@@ -119,6 +132,12 @@ std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
     std::memcpy(blob.data() + offset, &value, sizeof(value));
   };
 
+  const auto put_bias = [&](int once, int tile, int channel, double value) {
+    for (const int at : {once + channel * 4, tile + channel / 2 * 16 + channel % 2 * 4,
+                         tile + channel / 2 * 16 + channel % 2 * 4 + 8})
+      put(static_cast<std::size_t>(at), static_cast<float>(value));
+  };
+
   std::vector<double> out_bias(static_cast<std::size_t>(p.dim), 0.0);
   if (t.out_bias)
     for (int n = 0; n < p.dim; ++n) out_bias[n] = t.out_bias[n];
@@ -128,8 +147,7 @@ std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
     for (int part = 0; part < 3; ++part)
       for (int c = 0; c < p.head_dim; ++c) {
         const double bias = folded.bias(part, h, c);
-        put(static_cast<std::size_t>((h * 3 + part) * hw + c) * 4,
-            static_cast<float>(std::ldexp(bias, exponent[part])));
+        put_bias((h * 3 + part) * hw * 4, w.head_tile_bias(h, part, 0), c, std::ldexp(bias, exponent[part]));
         if (part == 2 && !p.mask)
           for (int n = 0; n < p.dim; ++n) out_bias[n] += bias * folded.out(h, c, n);
         for (int k = 0; k < p.dim; ++k) {
@@ -148,8 +166,7 @@ std::vector<std::byte> pack(const Problem& p, const Tensors& t) {
     }
   }
   for (int n = 0; n < p.dim; ++n)
-    put(static_cast<std::size_t>(w.out_bias() + n * 4),
-        static_cast<float>(out_bias[layout::channel_of(p.dim, n / 8, n % 8)]));
+    put_bias(w.out_bias(), w.out_tile_bias(0), n, out_bias[layout::channel_of(p.dim, n / 8, n % 8)]);
   return blob;
 }
 

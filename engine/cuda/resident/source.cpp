@@ -6,16 +6,23 @@ std::string kernel_file(const Variant& v) {
   return v.kind == Variant::Kind::block ? "resident/block_kernel.cuh" : "resident/warp_kernels.cuh";
 }
 
+namespace {
+
+bool head_bias(const Problem& p) { return p.qkv_bias || p.norm == Norm::layer; }  // LayerNorm's bias folds in
+bool key_bias(const Problem& p) { return head_bias(p) && p.rope_dims > 0; }
+bool value_bias(const Problem& p) { return head_bias(p) && p.mask; }
+
+}  // namespace
+
 std::string kernel_expression(const Problem& p, const Variant& v) {
-  const bool head_bias = p.qkv_bias || p.norm == Norm::layer;  // LayerNorm's bias folds into them
   std::string flags;
   const auto flag = [&](const char* name, bool on) {
     if (on) flags += (flags.empty() ? "" : "|") + std::string("warpweave::resident::") + name;
   };
-  flag("q_bias", head_bias);
-  flag("k_bias", head_bias && p.rope_dims > 0);
-  flag("v_bias", head_bias && p.mask);
-  flag("out_bias", p.out_bias || (head_bias && !p.mask));
+  flag("q_bias", head_bias(p));
+  flag("k_bias", key_bias(p));
+  flag("v_bias", value_bias(p));
+  flag("out_bias", p.out_bias || (head_bias(p) && !p.mask));
   flag("residual", p.residual);
   flag("causal", p.causal);
   flag("mask", p.mask);
@@ -36,15 +43,16 @@ std::string kernel_expression(const Problem& p, const Variant& v) {
 
 void finish(const Problem& p, Variant& v) {
   const layout::AttentionWeights w = p.weights();
+  const int weight_bytes = w.warp_bytes(value_bias(p) ? 3 : key_bias(p) ? 2 : 1);
   const int sequence_bytes = v.tiles * 16 * p.dim * 2,
             output_bytes = v.tiles * 16 * p.heads * w.head_width() * 2;
   switch (v.kind) {
     case Variant::Kind::many:
-      v.shared_bytes = w.bytes() + v.warps * (2 * sequence_bytes + output_bytes);
+      v.shared_bytes = weight_bytes + v.warps * (2 * sequence_bytes + output_bytes);
       v.sequences_per_block = v.warps;
       break;
     case Variant::Kind::few:
-      v.shared_bytes = w.bytes() + output_bytes;
+      v.shared_bytes = weight_bytes + output_bytes;
       v.sequences_per_block = 1;
       break;
     case Variant::Kind::block: {
