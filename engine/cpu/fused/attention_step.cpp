@@ -6,7 +6,8 @@
 // Sequences are read and written where they lie in the grid, row or column.
 //
 // Each thread takes sequences of its own through both passes; the last few, or all where there are few, are
-// shared block by block, pass by pass. Every number is computed by the same chain of operations either way.
+// shared block by block, pass by pass, so that the threads end together. Every number is computed by the same
+// chain of operations either way.
 //
 // Masked keys are left out when K and V are written: their rows go to a dump, the valid ones move up. So
 // nothing of a masked cell is ever multiplied, and the attention loops know nothing of masks.
@@ -110,17 +111,15 @@ class AttentionStep final : public Step {
     const std::int64_t sequences = run.batch * geometry.per_sample;
     const std::int64_t taken = geometry.sequences_per_block();  // by a task
     const std::int64_t tasks = (sequences + taken - 1) / taken;
-    // The last of long sequences are shared block by block, so that the threads finish together.
-    const bool divisible = threads > 1 && geometry.blocks_per_sequence() > 1;
-    const std::int64_t alone = divisible ? std::max<std::int64_t>(0, tasks / threads - 1) * threads : tasks;
-    run.pool->parallel_for(alone, 1, [&](std::int64_t begin, std::int64_t end, int slot) {
-      const FlushSubnormals mode;
-      for (std::int64_t i = begin; i < end; ++i)
-        whole(task, {i * taken, std::min(taken, sequences - i * taken), slot * rows_per_slot(geometry)},
-              slot);
-    });
-    for (std::int64_t first = alone; first < tasks; first += threads)
-      together(task, {first, std::min<std::int64_t>(threads, sequences - first), 0});
+    const std::int64_t alone = !divisible(geometry, threads) ? tasks
+                               : tasks < 3 * threads         ? 0
+                                                             : tasks - threads;
+    const auto one = [&](std::int64_t i, int slot) {
+      whole(task, {i * taken, std::min(taken, sequences - i * taken), slot * rows_per_slot(geometry)}, slot);
+    };
+    together(task, shared_set(task, alone, tasks), alone, one);
+    for (std::int64_t first = alone + threads; first < tasks; first += threads)
+      together(task, shared_set(task, first, tasks), 0, one);
   }
 
  private:
@@ -128,7 +127,7 @@ class AttentionStep final : public Step {
   struct Shared {
     float *cosine, *sine;         // [length][pairs]
     std::int64_t* positions;      // 0, 1, 2, ...: causal without a mask
-    std::int64_t capacity;        // rows of K and V in a group: `rows_per_slot` and a dump for each thread
+    std::int64_t capacity;        // rows of K and V in a group: each thread's, the shared ones, a dump each
     float *keys, *values;         // [groups][capacity][width]
     std::int64_t* key_rows;       // row of a token's key, by its row without a mask; masked: -1
     std::int64_t* key_positions;  // and the token of a row
@@ -166,6 +165,8 @@ class AttentionStep final : public Step {
   }
 
   static std::int64_t rows_per_slot(const Geometry& g) { return g.sequences_per_block() * g.length; }
+  // Whether sequences have several blocks that several threads could share.
+  static bool divisible(const Geometry& g, int threads) { return threads > 1 && g.blocks_per_sequence() > 1; }
 
   Shared carve(std::byte* base, const Geometry& g, int threads) const noexcept {
     Carver carver(base);
@@ -174,7 +175,7 @@ class AttentionStep final : public Step {
     s.cosine = carver.take<float>(g.length * pairs);
     s.sine = carver.take<float>(g.length * pairs);
     s.positions = carver.take<std::int64_t>(layer_.causal ? g.length : 0);
-    const std::int64_t rows = rows_per_slot(g) * threads;
+    const std::int64_t rows = rows_per_slot(g) * threads * (divisible(g, threads) ? 2 : 1);
     s.capacity = rows + threads;
     s.keys = carver.take<float>(groups_.count * s.capacity * groups_.width);
     s.values = carver.take<float>(groups_.count * s.capacity * groups_.width);
@@ -233,21 +234,33 @@ class AttentionStep final : public Step {
     }
   }
 
-  // All threads, one pass after the other.
-  void together(const Task& task, const Set& set) const {
+  // Up to as many sequences as there are threads, with rows of their own.
+  static Set shared_set(const Task& task, std::int64_t first, std::int64_t tasks) {
+    const int threads = task.run.pool->threads();
+    return {first, std::min<std::int64_t>(threads, tasks - first), rows_per_slot(task.geometry) * threads};
+  }
+
+  // All threads, one pass after the other. Threads begin with the sequences [0, alone) that they take whole;
+  // who finds none left goes on to the blocks of the set.
+  template <class One>
+  void together(const Task& task, const Set& set, std::int64_t alone, const One& one) const {
     ThreadPool& pool = *task.run.pool;
     if (task.run.mask)
       pool.parallel_for(set.count, 1, [&](std::int64_t begin, std::int64_t end, int) {
         for (std::int64_t s = begin; s < end; ++s) map_keys(task, set, s);
       });
     const std::int64_t n = blocks(task.geometry, set);
-    pool.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
+    pool.parallel_for(alone + n, 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
       const FlushSubnormals mode;
       const Slot slot = slot_of(task, slot_index);
       for (std::int64_t i = begin; i < end; ++i) {
-        const Block b = block(task.geometry, set, i);
-        normalise(task, set, b, slot);
-        project(task, set, b, slot, slot_index);
+        if (i < alone) {
+          one(i, slot_index);
+        } else {
+          const Block b = block(task.geometry, set, i - alone);
+          normalise(task, set, b, slot);
+          project(task, set, b, slot, slot_index);
+        }
       }
     });
     pool.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
