@@ -1,11 +1,6 @@
 #include "cuda/resident/problem.h"
 
 namespace warpweave::cuda::resident {
-
-std::string kernel_file(const Variant& v) {
-  return v.kind == Variant::Kind::block ? "resident/block_kernel.cuh" : "resident/warp_kernels.cuh";
-}
-
 namespace {
 
 bool head_bias(const Problem& p) { return p.qkv_bias || p.norm == Norm::layer; }  // LayerNorm's bias folds in
@@ -13,6 +8,10 @@ bool key_bias(const Problem& p) { return head_bias(p) && p.rope_dims > 0; }
 bool value_bias(const Problem& p) { return head_bias(p) && p.mask; }
 
 }  // namespace
+
+std::string kernel_file(const Variant& v) {
+  return v.kind == Variant::Kind::block ? "resident/block_kernel.cuh" : "resident/warp_kernels.cuh";
+}
 
 std::string kernel_expression(const Problem& p, const Variant& v) {
   std::string flags;
