@@ -44,7 +44,7 @@ struct Moments {
     shift = sum = squares = 0;
     if constexpr (Centred) {
       float first = 0;
-#pragma unroll
+#pragma unroll 1
       for (int i = 0; i < 4; ++i) {
         u32 v[4];
         load(v, rows, i);  // zeros past the end
@@ -56,7 +56,7 @@ struct Moments {
   }
 
   __device__ __forceinline__ void add(u32 rows, int channel) {
-#pragma unroll
+#pragma unroll 2  // there are few registers
     for (int i = 0; i < 4; ++i) {
       u32 v[4];
       load(v, rows, i);
