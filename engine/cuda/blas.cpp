@@ -1,6 +1,7 @@
 #include "cuda/blas.h"
 
 #include "cuda/dynamic_library.h"
+#include "cuda/kernel.h"
 #include "cuda/verbose.h"
 #include "warpweave/error.h"
 
@@ -268,6 +269,11 @@ class LtBlas final : public Blas {
   LtBlas(std::unique_ptr<DynamicLibrary> library, Precision precision)
       : library_(std::move(library)), call_(*library_) {
     const Phase phase("starting cuBLASLt");
+    // The library asks the driver about this thread's context, which a thread does not have before it says
+    // so.
+    int device = 0;
+    check(cudaGetDevice(&device), "asking for the current GPU");
+    check(cudaSetDevice(device), "choosing the GPU");
     require(call_.create(&handle_), "starting");
     try {
       (void)product({.n = 64, .k = 64, .precision = precision});
