@@ -4,8 +4,8 @@
 # FOLDER holds warpweave_gpu_tests (default build/release/tests/gpu), and long_gpu_tests, resident_gpu_tests and the
 # warpweave executable, in itself or where the build has them. Tests run in several processes at a time, each part under
 # a time limit, all of them together under WARPWEAVE_GPU_TESTS_SECONDS (240); what is timed runs alone, last.
-# Writes tests/gpu/record.json after every part: GPU, date, counts, how each part ended, and, once all of them passed, the
-# hash of the code that was tested. Exit status 0 when all passed.
+# Writes tests/gpu/record.json after every stage: GPU, date, counts, how each part ended, and the hash of the code that was
+# tested. Exit status 0 when all passed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 bin=$(cd "${1:-build/release/tests/gpu}" && pwd) || exit 2
@@ -60,8 +60,8 @@ count() { cat "$log"/tests.* "$log"/alone "$log"/long "$log"/resident 2>/dev/nul
 all_passed() { ! grep -hvxE 'passed|not installed' "$log"/parts/* | grep -q .; }
 
 record() { # STATUS
-  local hash=
-  [ "$1" = passed ] && hash=$(tests/gpu/hash.sh)
+  local hash
+  hash=$(tests/gpu/hash.sh)
   {
     echo "{"
     echo "  \"gpu\": \"$gpu\","
@@ -83,10 +83,10 @@ part compile 120 "$bin/warpweave_gpu_tests" --compile "sm_$capability"
 record unfinished
 
 alone='GpuErrors.OutOfMemory:*GpuPrepare*' # takes all memory; is timed
-shards tests $((cores > 8 ? 8 : cores)) 120 "$bin/warpweave_gpu_tests" --gtest_filter="-$alone"
+shards tests $((cores > 8 ? 8 : cores)) 150 "$bin/warpweave_gpu_tests" --gtest_filter="-$alone"
 for name in long resident; do
   program=$(find_program ${name}_gpu_tests $name)
-  [ -n "$program" ] && part $name 90 "$program" &
+  [ -n "$program" ] && part $name 150 "$program" &
 done
 if command -v compute-sanitizer >/dev/null; then
   few=
@@ -95,7 +95,7 @@ if command -v compute-sanitizer >/dev/null; then
   done
   for tool in memcheck racecheck; do
     # racecheck also lists hazards that it judges harmless, as warnings.
-    shards $tool 4 120 bash -c 'compute-sanitizer --tool "$0" "$@" | tee /dev/stderr | grep -E "ERROR SUMMARY|RACECHECK SUMMARY" |
+    shards $tool 4 150 bash -c 'compute-sanitizer --tool "$0" "$@" | tee /dev/stderr | grep -E "ERROR SUMMARY|RACECHECK SUMMARY" |
       grep -E "SUMMARY: 0 errors|\(0 errors"' $tool "$bin/warpweave_gpu_tests" --gtest_filter="${few#:}"
   done
 else
