@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(256, 2) to_heads(const LinearParams p) {
   const Linear<PARTS> block = linear_block<PARTS>(p.a, p.heads.weight, p.heads.tokens, p.heads.n, p.k);
   Sums sums = {};
   block.run(sums, shared_address(memory));
-  store_heads<PARTS, HEAD>(sums, p.heads, block.warp_token(), block.warp_column());
+  store_heads<PARTS, HEAD>(sums, p.heads, GlobalConstants{p.heads.weight}, block.warp_token(), block.warp_column());
 }
 
 template <int PARTS, bool RESIDUAL>
@@ -97,7 +97,23 @@ __global__ void __launch_bounds__(256, 2) to_grid(const OutputParams p) {
   const Linear<PARTS> block = linear_block<PARTS>(p.a, p.weight, p.tokens, p.n, p.k);
   Sums sums = {};
   block.run(sums, shared_address(memory));
-  store_grid<RESIDUAL>(sums, p, block.warp_token(), block.warp_column());
+  const i64 token = block.warp_token();
+  const int column = lane_column(block.warp_column());
+  if (column >= p.n) return;
+  for_each_token(sums, GlobalConstants{p.weight}(column), [&](int row, const float(&v)[8]) {
+    if (token + row >= p.tokens) return;
+    const i64 place = cell_of(p.cells, token + row) * p.n + column;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      if (column + i >= p.n) break;
+      float4 y = {v[i], v[i + 1], v[i + 2], v[i + 3]};
+      if constexpr (RESIDUAL) {
+        const float4 x = *reinterpret_cast<const float4*>(p.residual + place + i);
+        y.x += x.x, y.y += x.y, y.z += x.z, y.w += x.w;
+      }
+      *reinterpret_cast<float4*>(p.y + place + i) = y;
+    }
+  });
 }
 
 }  // namespace warpweave::kernels::split

@@ -56,7 +56,7 @@ struct Project {
           sums, rows + turn % STEPS * STAGE_DEPTH * 2,
           stages + turn % STAGES * STAGE_BYTES + across * 32 * WEIGHT_PITCH);
       if (turn % STEPS == STEPS - 1) {
-        store_heads<PARTS, HEAD>(sums, p, first_token + down * 32, turn / STEPS * COLUMNS + across * 32);
+        store_heads<PARTS, HEAD>(sums, p, GlobalConstants{p.weight}, first_token + down * 32, turn / STEPS * COLUMNS + across * 32);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
 #pragma unroll

@@ -73,25 +73,37 @@ __device__ __forceinline__ void multiply_stage(Sums& sums, u32 a, u32 w) {
   }
 }
 
-// Calls body(row, values): the eight results of this lane from `column` on, factor and bias applied, for each of its
-// tokens in M tiles of 16.
-template <int M, class Body>
-__device__ __forceinline__ void for_each_token(const float (&sums)[M][4][4], const Weight& weight, int column, const Body& body) {
+// Factor and bias of eight columns.
+struct Constants {
   float factor[8], bias[8];
+};
+// Where they come from: the packed weight itself.
+struct GlobalConstants {
+  const Weight& weight;
+  __device__ __forceinline__ Constants operator()(int column) const {
+    Constants v;
 #pragma unroll
-  for (int i = 0; i < 8; i += 4) {
-    const float4 f = *reinterpret_cast<const float4*>(weight.factor + column + i);
-    const float4 b = *reinterpret_cast<const float4*>(weight.bias + column + i);
-    factor[i] = f.x, factor[i + 1] = f.y, factor[i + 2] = f.z, factor[i + 3] = f.w;
-    bias[i] = b.x, bias[i + 1] = b.y, bias[i + 2] = b.z, bias[i + 3] = b.w;
+    for (int i = 0; i < 8; i += 4) {
+      const float4 f = *reinterpret_cast<const float4*>(weight.factor + column + i);
+      const float4 b = *reinterpret_cast<const float4*>(weight.bias + column + i);
+      v.factor[i] = f.x, v.factor[i + 1] = f.y, v.factor[i + 2] = f.z, v.factor[i + 3] = f.w;
+      v.bias[i] = b.x, v.bias[i + 1] = b.y, v.bias[i + 2] = b.z, v.bias[i + 3] = b.w;
+    }
+    return v;
   }
+};
+
+// Calls body(row, values): the eight results of this lane, factor and bias applied, for each of its tokens in M tiles of
+// 16.
+template <int M, class Body>
+__device__ __forceinline__ void for_each_token(const float (&sums)[M][4][4], const Constants& constants, const Body& body) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float values[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] = sums[m][i / 2][2 * half + i % 2] * factor[i] + bias[i];
+      for (int i = 0; i < 8; ++i) values[i] = sums[m][i / 2][2 * half + i % 2] * constants.factor[i] + constants.bias[i];
       body(m * 16 + half * 8 + static_cast<int>(threadIdx.x % 32) / 4, values);
     }
   }
@@ -102,12 +114,13 @@ __device__ __forceinline__ int lane_column(int column) { return column + static_
 
 // To q, k and v [token, column / HEAD, PARTS, HEAD] as attention reads them; before that RoPE turns the first channels of
 // the heads of q and k.
-template <int PARTS, int HEAD, int M>
-__device__ __forceinline__ void store_heads(const float (&sums)[M][4][4], const HeadsParams& p, i64 token, int warp_column) {
+template <int PARTS, int HEAD, int M, class From>
+__device__ __forceinline__ void store_heads(const float (&sums)[M][4][4], const HeadsParams& p, const From& constants,
+                                            i64 token, int warp_column) {
   const int column = lane_column(warp_column), channel = column % HEAD;
   if (column >= p.n) return;
   const bool rotate = p.rotations && column < p.rotated && channel < p.rotated_channels;
-  for_each_token(sums, p.weight, column, [&](int row, float(&v)[8]) {
+  for_each_token(sums, constants(column), [&](int row, float(&v)[8]) {
     if (token + row >= p.tokens) return;
     if (rotate) {
       const float* const turn =
@@ -125,27 +138,6 @@ __device__ __forceinline__ void store_heads(const float (&sums)[M][4][4], const 
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
       store_global(to + part * HEAD, a.part[part], b.part[part], c.part[part], d.part[part]);
-  });
-}
-
-// y[cell(t), n] = r[t, n] + residual[cell(t), n]
-template <bool RESIDUAL, int M>
-__device__ __forceinline__ void store_grid(const float (&sums)[M][4][4], const OutputParams& p, i64 token, int warp_column) {
-  const int column = lane_column(warp_column);
-  if (column >= p.n) return;
-  for_each_token(sums, p.weight, column, [&](int row, const float(&v)[8]) {
-    if (token + row >= p.tokens) return;
-    const i64 place = cell_of(p.cells, token + row) * p.n + column;
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-      if (column + i >= p.n) break;
-      float4 y = {v[i], v[i + 1], v[i + 2], v[i + 3]};
-      if constexpr (RESIDUAL) {
-        const float4 x = *reinterpret_cast<const float4*>(p.residual + place + i);
-        y.x += x.x, y.y += x.y, y.z += x.z, y.w += x.w;
-      }
-      *reinterpret_cast<float4*>(p.y + place + i) = y;
-    }
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/reduce.cuh"
+#include "ptx/math.cuh"
 #include "ptx/matrix.cuh"
 #include "reference/norm.cuh"
 #include "split/parts.cuh"
@@ -17,6 +18,12 @@ constexpr float token_scale() {
   return static_cast<float>(1 << shift);
 }
 
+// 1 / sqrt(x) to float32's accuracy: the instruction's 2^-22, and a step of Newton's. 0 at infinity.
+__device__ __forceinline__ float reciprocal_root(float x) {
+  const float y = rsqrt_approx(x);
+  return y == 0.0f ? 0.0f : __fmaf_rn(__fmaf_rn(-__fmul_rn(x, y), y, 1.0f), 0.5f * y, y);
+}
+
 // Rows in order: [PARTS, DEPTH] fp16, PITCH bytes apart.
 template <int DEPTH, int PITCH>
 struct PlainRows {
@@ -27,14 +34,15 @@ struct PlainRows {
 };
 
 // DEPTH is DIM rounded up to 32; channels past DIM are zero, since products take them.
-template <int PARTS, NormKind NORM, int DIM, int DEPTH>
+// A lane loads up to MOST vectors of 16 bytes before it uses the first.
+template <int PARTS, NormKind NORM, int DIM, int DEPTH, int MOST = 4>
 struct Tokens {
   static constexpr float SCALE = token_scale<DIM>();
   static constexpr int VECTORS = DIM / 4;
   static constexpr int LANES = VECTORS > 16 ? 32 : VECTORS > 8 ? 16 : 8;  // of a token
   static constexpr int PER = (VECTORS + LANES - 1) / LANES;                                // 16-byte vectors of a lane
   static_assert(LANES * PER * 4 >= DEPTH && DEPTH % 32 == 0);
-  static constexpr int AT_ONCE = 4 / PER > 0 ? 4 / PER : 1;  // tokens of a lane whose loads are under way together
+  static constexpr int AT_ONCE = MOST / PER > 0 ? MOST / PER : 1;  // tokens of a lane whose loads are under way together
 
   // The first THREADS threads of the block call it. `place(slot)` is the element of the grid at which token `slot`
   // begins, or negative where there is none: such rows are zero. `done(slot, place)` is called by one lane of each.
@@ -96,7 +104,7 @@ struct Tokens {
     }
     sum = 0.0f;
     each([&](float a) { sum += a * a; });
-    const float gain = SCALE / sqrtf(sum_lanes<LANES>(sum) / DIM + eps);
+    const float gain = SCALE * reciprocal_root(sum_lanes<LANES>(sum) / DIM + eps);
     each([&](float& a) { a *= gain; });
   }
 

@@ -7,7 +7,7 @@
 // warp 16 tokens of one head; k and v, then the heads' results meet in shared memory.
 // Both sum in the same order, so they give the same bits and may be chosen by the number of sequences.
 //
-// Shared memory at dim 64, 4 heads of 16: 66 KB of weights; then, many: BUFFERS x 8 KB a warp; few: 24 KB (12 in tf32).
+// Shared memory at dim 64, 4 heads of 16: 66 KB of weights; then, many: 16 KB a warp, with KEEP 20 KB; few: 24 KB (12 in tf32).
 // Limit at this size and length 32, a sequence: 960 m16n8k16 products in fp32 (576 in tf32), 4096 exponentials, 16 KB
 // read and written.
 #pragma once
@@ -31,43 +31,44 @@ __device__ __forceinline__ u32 valid_keys(const ShortParams& p, i64 element, int
   return __ballot_sync(0xffffffffu, valid);
 }
 
-// Channels 16 pair .. of y for the warp's tokens, from the heads' results.
+__device__ __forceinline__ float4 load_four(u32 address) {
+  u32 v[4];
+  load_shared(v, address);
+  return {__uint_as_float(v[0]), __uint_as_float(v[1]), __uint_as_float(v[2]), __uint_as_float(v[3])};
+}
+
+// Channels 16 pair .. of y for the warp's tokens, from the heads' results and the residual r.
 template <class L, int OWN>
 __device__ __forceinline__ void finish_channels(const WarpSequence<L, OWN>& w, const u32 (&o)[OWN][L::INNER / 16][L::PARTS][4],
-                                                int pair, i64 element) {
+                                                const float4 (&r)[2 * OWN], int pair, i64 element) {
   const ShortParams& p = w.p;
-  float2 r[OWN][2][2] = {};
-#pragma unroll
-  for (int t = 0; t < OWN; ++t) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int token = w.first + 16 * t + 8 * half + w.g;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (L::RESIDUAL && token < p.length)
-          r[t][half][i] = *reinterpret_cast<const float2*>(p.x + element + token * p.cells.step * L::DIM + 16 * pair +
-                                                           8 * i + 2 * w.c);
-      }
-    }
-  }
   float d[OWN][2][4];
   w.template project<L::DIM, L::OUT_DEPTH>(d, o, w.weights + L::OUT, 16 * pair);
+  const int column = 16 * pair + 4 * w.c;
+  const float4 factor = load_four(w.weights + L::OUT_FACTOR + column * 4);
+  const float4 bias = load_four(w.weights + L::OUT_BIAS + column * 4);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int column = 16 * pair + 8 * i + 2 * w.c;
-    const float2 factor = load_pair(w.weights + L::OUT_FACTOR + column * 4);
-    const float2 bias = load_pair(w.weights + L::OUT_BIAS + column * 4);
+  for (int row = 0; row < 2 * OWN; ++row) {
+    const int token = w.first + 8 * row + w.g;
+    const float* const first = d[row / 2][0] + row % 2 * 2;
+    const float* const second = d[row / 2][1] + row % 2 * 2;
+    const float4 y = {
+        r[row].x + __fmaf_rn(first[0], factor.x, bias.x), r[row].y + __fmaf_rn(first[1], factor.y, bias.y),
+        r[row].z + __fmaf_rn(second[0], factor.z, bias.z), r[row].w + __fmaf_rn(second[1], factor.w, bias.w)};
+    if (token < p.length) *reinterpret_cast<float4*>(p.y + element + token * p.cells.step * L::DIM + column) = y;
+  }
+}
+
+// The residual of these channels, from the grid.
+template <class L, int OWN>
+__device__ __forceinline__ void load_residual(float4 (&r)[2 * OWN], const WarpSequence<L, OWN>& w, int pair, i64 element) {
+  const ShortParams& p = w.p;
 #pragma unroll
-    for (int t = 0; t < OWN; ++t) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int token = w.first + 16 * t + 8 * half + w.g;
-        const float2 y = {r[t][half][i].x + __fmaf_rn(d[t][i][2 * half], factor.x, bias.x),
-                          r[t][half][i].y + __fmaf_rn(d[t][i][2 * half + 1], factor.y, bias.y)};
-        if (token < p.length)
-          *reinterpret_cast<float2*>(p.y + element + token * p.cells.step * L::DIM + column) = y;
-      }
-    }
+  for (int row = 0; row < 2 * OWN; ++row) {
+    const int token = w.first + 8 * row + w.g;
+    r[row] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (L::RESIDUAL && token < p.length)
+      r[row] = *reinterpret_cast<const float4*>(p.x + element + token * p.cells.step * L::DIM + 16 * pair + 4 * w.c);
   }
 }
 
@@ -98,28 +99,33 @@ __device__ __forceinline__ void load_heads(u32 (&v)[L::INNER / 16][L::PARTS][4],
   }
 }
 
-// A warp's part of many_sequences.
-template <class L, int WARPS, int BUFFERS, bool CHECK>
+// A warp's part of many_sequences. KEEP: x stays in shared memory beside the heads' results, which otherwise take its
+// place; the residual is then read again from the grid.
+template <class L, int WARPS, bool KEEP, bool CHECK>
 struct ManySequences {
-  static constexpr int ROWS = 2 * L::TILES, BUFFER = ROWS * L::DIM * 32;  // bytes of a sequence
-  static constexpr int ROOM = BUFFER > L::OUTPUT_BYTES ? BUFFER : L::OUTPUT_BYTES;
+  static constexpr int ROWS = 2 * L::TILES, PIECES = L::DIM / 16, X_BYTES = ROWS * PIECES * 512;
+  static constexpr int BUFFER = KEEP || X_BYTES > L::OUTPUT_BYTES ? X_BYTES : L::OUTPUT_BYTES;
+  static constexpr int BYTES = 2 * BUFFER + (KEEP ? L::OUTPUT_BYTES : 0);
 
   const ShortParams& p;
   u32 weights, buffers;
   int lane;
 
-  // A lane's own channels of its rows, 8 bytes at a time; rows that are not there become zeros.
+  static __device__ __forceinline__ u32 place(u32 buffer, int row, int piece, int lane) {
+    return buffer + (row * PIECES + piece) * 512 + lane * 16;
+  }
+
+  // A lane's own channels of its rows; rows that are not there become zeros.
   __device__ __forceinline__ void fetch(u32 sequence, u32 buffer) const {
     if (sequence < p.sequences) {
-      const float* x = p.x + sequence_element(p, sequence, L::DIM) + lane % 4 * 2;
+      const float* x = p.x + sequence_element(p, sequence, L::DIM) + lane % 4 * 4;
 #pragma unroll
       for (int row = 0; row < ROWS; ++row) {
         const int token = 8 * row + lane / 4;
         const bool present = !CHECK || token < p.length;
         const float* const from = x + (present ? token : 0) * p.cells.step * L::DIM;
 #pragma unroll
-        for (int i = 0; i < L::DIM / 8; ++i)
-          copy_async<8>(buffer + (row * (L::DIM / 8) + i) * 256 + lane * 8, from + i * 8, present);
+        for (int i = 0; i < PIECES; ++i) copy_async<16>(place(buffer, row, i, lane), from + i * 16, present);
       }
     }
     copy_commit();
@@ -128,7 +134,7 @@ struct ManySequences {
   __device__ __forceinline__ void run(u32 sequence, u32 stride) const {
 #pragma unroll 1
     for (int turn = 0; sequence < p.sequences; sequence += stride, turn ^= 1) {
-      const u32 own = buffers + (BUFFERS == 2 ? turn * ROOM : 0), other = buffers + (BUFFERS == 2 ? (turn ^ 1) * ROOM : 0);
+      const u32 x = buffers + turn * BUFFER, results = KEEP ? buffers + 2 * BUFFER : x;
       const i64 element = sequence_element(p, sequence, L::DIM);
       copy_wait<0>();
       WarpSequence<L, L::TILES> w(p, weights, 0, lane);
@@ -136,15 +142,15 @@ struct ManySequences {
       for (int row = 0; row < ROWS; ++row) {
         float v[L::STEPS][4];
 #pragma unroll
-        for (int i = 0; i < L::DIM / 8; ++i) {
-          const float2 pair = load_pair(own + (row * (L::DIM / 8) + i) * 256 + lane * 8);
-          v[i / 2][i % 2 * 2] = pair.x, v[i / 2][i % 2 * 2 + 1] = pair.y;
+        for (int i = 0; i < PIECES; ++i) {
+          const float4 four = load_four(place(x, row, i, lane));
+          v[i][0] = four.x, v[i][1] = four.y, v[i][2] = four.z, v[i][3] = four.w;
         }
         w.set_row(row, v);
       }
       const u32 valid = CHECK ? valid_keys<L>(p, element, lane) : 0xffffffffu;
-      __syncwarp();  // the heads' results come to where other lanes have read x
-      if constexpr (BUFFERS == 2) fetch(sequence + stride, other);
+      if constexpr (!KEEP) __syncwarp();  // the heads' results come to where other lanes have read x
+      fetch(sequence + stride, buffers + (turn ^ 1) * BUFFER);
 #pragma unroll 1
       for (int head = 0; head < L::HEADS; ++head) {
         u32 q[L::TILES][L::HEAD_STEPS][L::PARTS][4], k[L::TILES][L::HEAD_STEPS][L::PARTS][4],
@@ -154,25 +160,33 @@ struct ManySequences {
         for (int t = 0; t < L::TILES; ++t) {
           u32 o[L::HEAD_STEPS][L::PARTS][4];
           w.template attend<CHECK>(o, q[t], k, v, t, valid);
-          store_tile<L>(own + (t * L::HEADS + head) * L::TILE_BYTES, o, lane);
+          store_tile<L>(results + (t * L::HEADS + head) * L::TILE_BYTES, o, lane);
         }
       }
       u32 o[L::TILES][L::INNER / 16][L::PARTS][4];
 #pragma unroll
-      for (int t = 0; t < L::TILES; ++t) load_heads<L>(o[t], own + t * L::HEADS * L::TILE_BYTES, lane);
-      __syncwarp();
-      if constexpr (BUFFERS == 1) fetch(sequence + stride, other);
+      for (int t = 0; t < L::TILES; ++t) load_heads<L>(o[t], results + t * L::HEADS * L::TILE_BYTES, lane);
 #pragma unroll
-      for (int pair = 0; pair < L::DIM / 16; ++pair) finish_channels(w, o, pair, element);
+      for (int pair = 0; pair < PIECES; ++pair) {
+        float4 r[ROWS];
+        if constexpr (KEEP && L::RESIDUAL) {
+#pragma unroll
+          for (int row = 0; row < ROWS; ++row) r[row] = load_four(place(x, row, pair, lane));
+        } else {
+          load_residual(r, w, pair, element);
+        }
+        finish_channels(w, o, r, pair, element);
+      }
+      __syncwarp();  // the next but one is fetched to where other lanes have read
     }
   }
 };
 
-template <class L, int WARPS, int BUFFERS, bool CHECK>
+template <class L, int WARPS, bool KEEP, bool CHECK>
 __device__ __forceinline__ void run_many(const ShortParams& p, u32 shared) {
-  using Part = ManySequences<L, WARPS, BUFFERS, CHECK>;
+  using Part = ManySequences<L, WARPS, KEEP, CHECK>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Part part{p, shared, shared + L::WEIGHT_BYTES + warp * (BUFFERS * Part::ROOM), lane};
+  const Part part{p, shared, shared + L::WEIGHT_BYTES + warp * Part::BYTES, lane};
   const u32 sequence = blockIdx.x + warp * gridDim.x;  // so that blocks are equally loaded
   part.fetch(sequence, part.buffers);
   copy_wait<0>();
@@ -181,20 +195,20 @@ __device__ __forceinline__ void run_many(const ShortParams& p, u32 shared) {
   part.run(sequence, gridDim.x * WARPS);
 }
 
-template <class L, int WARPS, int BUFFERS>
+template <class L, int WARPS, bool KEEP>
 __global__ void __launch_bounds__(32 * WARPS, 1) many_sequences(const ShortParams p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const u32 shared = shared_address(memory);
   copy_layer<L, 32 * WARPS>(shared, p);
   wait_for_previous_grid();
   if (!L::MASKED && !L::CAUSAL && p.length == L::SLOT)
-    run_many<L, WARPS, BUFFERS, false>(p, shared);
+    run_many<L, WARPS, KEEP, false>(p, shared);
   else
-    run_many<L, WARPS, BUFFERS, true>(p, shared);
+    run_many<L, WARPS, KEEP, true>(p, shared);
 }
 
 template <class L>
-__global__ void __launch_bounds__(32 * L::HEADS * L::TILES, 1) few_sequences(const ShortParams p) {
+__global__ void __launch_bounds__(32 * L::HEADS * L::TILES, 2) few_sequences(const ShortParams p) {
   constexpr int WARPS = L::HEADS * L::TILES;
   extern __shared__ __align__(128) unsigned char memory[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = warp % L::TILES, head = warp / L::TILES;
@@ -203,17 +217,18 @@ __global__ void __launch_bounds__(32 * L::HEADS * L::TILES, 1) few_sequences(con
   const i64 element = sequence_element(p, blockIdx.x, L::DIM);
   copy_layer<L, 32 * WARPS>(shared, p);
   wait_for_previous_grid();
+  let_next_grid_start();
   WarpSequence<L, 1> w(p, shared, 16 * tile, lane);
   float x[2][L::STEPS][4] = {};
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const int token = w.first + 8 * row + w.g;
     if (token < p.length) {
-      const float* const from = p.x + element + token * p.cells.step * L::DIM + 2 * w.c;
+      const float* const from = p.x + element + token * p.cells.step * L::DIM + 4 * w.c;
 #pragma unroll
-      for (int i = 0; i < L::DIM / 8; ++i) {
-        const float2 pair = *reinterpret_cast<const float2*>(from + 8 * i);
-        x[row][i / 2][i % 2 * 2] = pair.x, x[row][i / 2][i % 2 * 2 + 1] = pair.y;
+      for (int i = 0; i < L::STEPS; ++i) {
+        const float4 four = *reinterpret_cast<const float4*>(from + 16 * i);
+        x[row][i][0] = four.x, x[row][i][1] = four.y, x[row][i][2] = four.z, x[row][i][3] = four.w;
       }
     }
   }
@@ -222,7 +237,6 @@ __global__ void __launch_bounds__(32 * L::HEADS * L::TILES, 1) few_sequences(con
   for (int row = 0; row < 2; ++row) w.set_row(row, x[row]);
   copy_wait<0>();
   __syncthreads();
-  let_next_grid_start();
   u32 q[1][L::HEAD_STEPS][L::PARTS][4], k[L::TILES][L::HEAD_STEPS][L::PARTS][4], v[L::TILES][L::HEAD_STEPS][L::PARTS][4];
   {
     u32 own_k[1][L::HEAD_STEPS][L::PARTS][4], own_v[1][L::HEAD_STEPS][L::PARTS][4];
@@ -239,12 +253,17 @@ __global__ void __launch_bounds__(32 * L::HEADS * L::TILES, 1) few_sequences(con
   u32 result[L::HEAD_STEPS][L::PARTS][4];
   w.template attend<true>(result, q[0], k, v, tile, valid);
   store_tile<L>(outputs + (tile * L::HEADS + head) * L::TILE_BYTES, result, lane);
+  float4 r[2];  // of the first channels that this warp makes; on its way while the block gathers
+  load_residual(r, w, min(head, L::DIM / 16 - 1), element);
   __syncthreads();
   u32 o[1][L::INNER / 16][L::PARTS][4];
   load_heads<L>(o[0], outputs + tile * L::HEADS * L::TILE_BYTES, lane);
   // In place: all of the sequence was read before the barriers above, and these channels are this warp's own.
 #pragma unroll 1
-  for (int pair = head; pair < L::DIM / 16; pair += L::HEADS) finish_channels(w, o, pair, element);
+  for (int pair = head; pair < L::DIM / 16; pair += L::HEADS) {
+    if (pair != head) load_residual(r, w, pair, element);
+    finish_channels(w, o, r, pair, element);
+  }
 }
 
 }  // namespace warpweave::kernels::split

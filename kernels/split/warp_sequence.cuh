@@ -3,7 +3,8 @@
 // operand of q k^T, v becomes one by movmatrix, and weights and outputs are A operands as they lie.
 //
 // Weights are in shared memory as core matrices (ptx/wgmma.cuh): [part][k / 16][row / 8][k / 8 % 2][row % 8][k % 8], so
-// that ldmatrix meets no bank twice. In fp32 sums are cut every 32 terms and added up outside (products.cuh); in tf32
+// that ldmatrix meets no bank twice; permuted within 16, k of the one and rows of the other, so that a lane's share of a
+// fragment is four neighbouring channels of the grid (cuda/split/pack.h). In fp32 sums are cut every 32 terms and added up outside (products.cuh); in tf32
 // the tensor core's truncation is far below the operands' own.
 //
 // What is fused to one rounding is said, not left to the compiler: two kernels with this code give equal bits.
@@ -67,7 +68,7 @@ struct WarpSequence {
   __device__ __forceinline__ WarpSequence(const ShortParams& params, u32 shared, int first_token, int lane_)
       : p(params), weights(shared), first(first_token), lane(lane_), g(lane_ / 4), c(lane_ % 4) {}
 
-  // Row `row` of the lane: token first + 8 row + g. Its channels 16 k + 2 c, + 1, + 8 and + 9, of which the quad has all.
+  // Row `row` of the lane: token first + 8 row + g. Its channels 16 k + 4 c .. + 3, 16 bytes, of which the quad has all.
   __device__ __forceinline__ void set_row(int row, float (&v)[L::STEPS][4]) {
     float sum = 0.0f;
     if constexpr (L::NORM == NormKind::layer) {
@@ -90,7 +91,7 @@ struct WarpSequence {
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum = __fmaf_rn(v[k][i], v[k][i], sum);
     }
-    const float gain = SCALE / sqrtf(quad_sum(sum) / L::DIM + p.eps);
+    const float gain = SCALE * reciprocal_root(quad_sum(sum) / L::DIM + p.eps);
 #pragma unroll
     for (int k = 0; k < L::STEPS; ++k) {
 #pragma unroll
@@ -229,7 +230,7 @@ struct WarpSequence {
         }
       }
       total[half] = quad_sum(total[half]);
-      total[half] = total[half] == 0.0f ? 0.0f : 1.0f / total[half];  // no valid key: 0
+      total[half] = total[half] == 0.0f ? 0.0f : reciprocal_approx(total[half]);  // no valid key: 0
     }
     float o[2 * HS][4] = {};
 #pragma unroll

@@ -14,59 +14,63 @@ namespace warpweave::kernels::split {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The block's tile; neighbouring blocks share tokens. store(piece, token, column) for each piece.
+// The block's tile; neighbouring blocks share tokens. store(sums, constants, token) for each warp's part.
 template <int PARTS, int GROUPS, int STAGES, class Params, class Store>
-__device__ __forceinline__ void wide_linear(const WideLinearParams<Params>& p, i64 n, i64 k, const Store& store) {
+__device__ __forceinline__ void wide_linear(const WideLinearParams<Params>& p, const Weight& weight, i64 n, i64 k,
+                                            const Store& store) {
   constexpr int TOKENS = GROUPS * 64, A_BYTES = PARTS * TOKENS * STAGE_PART;
   constexpr int STAGE_BYTES = A_BYTES + WEIGHT_PARTS * WIDE_COLUMNS * STAGE_PART;
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 shared = shared_address(memory);
-  Ring<GROUPS, STAGES, STAGE_BYTES> ring{shared, shared + STAGES * STAGE_BYTES};
+  const u32 tables = shared + STAGES * STAGE_BYTES;
   const u32 across = static_cast<u32>((n + WIDE_COLUMNS - 1) / WIDE_COLUMNS);
   const int first_column = blockIdx.x % across * WIDE_COLUMNS;
   const i64 first = static_cast<i64>(blockIdx.x / across) * TOKENS;
   const int steps = static_cast<int>((k + STAGE_DEPTH - 1) / STAGE_DEPTH);
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
-  if (threadIdx.x == 0) ring.prepare();
-  __syncthreads();
+  Ring<GROUPS, STAGES, STAGE_BYTES> ring{shared, tables + GROUPS * TileConstants::BYTES, steps};
+  const auto send = [&p, first, first_column](u32 stage, u32 full, int turn) {
+    copy_tensor(stage, &p.a, full, turn * STAGE_DEPTH, static_cast<int>(first), 0, 0);
+    copy_tensor(stage + A_BYTES, &p.weight, full, turn * STAGE_DEPTH, first_column, 0, 0);
+  };
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&p.a);
+    prefetch_tensor_map(&p.weight);
+    ring.prepare();
+  }
   wait_for_previous_grid();
   let_next_grid_start();
-  if (group == GROUPS) {
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll 1
-      for (int step = 0; step < steps; ++step) {
-        ring.acquire();
-        copy_tensor(ring.stage(), &p.a, ring.full(), step * STAGE_DEPTH, static_cast<int>(first), 0, 0);
-        copy_tensor(ring.stage() + A_BYTES, &p.weight, ring.full(), step * STAGE_DEPTH, first_column, 0, 0);
-        ring.advance();
-      }
-    }
-    return;
-  }
+  if (threadIdx.x == 0) ring.start(send);
+  __syncthreads();
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
+  const TileConstants constants{tables + group * TileConstants::BYTES, first_column};
+  constants.fetch(weight);
   WideSums sums;
   multiply_stages<PARTS, TOKENS>(
-      sums, ring, steps, [&](int, u32 stage) { return stage + group * (64 * STAGE_PART); }, A_BYTES);
-  const i64 token = first + group * 64 + threadIdx.x / 32 % 4 * 16;
-  for_each_piece(sums, [&](const auto& piece, int column) { store(piece, token, first_column + column); });
+      sums, ring, send, steps, [&](int, u32 stage) { return stage + group * (64 * STAGE_PART); }, A_BYTES);
+  constants.wait(group);
+  store(sums, constants, first + group * 64 + threadIdx.x / 32 % 4 * 16);
 }
 
 #endif
 
-template <int PARTS, int HEAD, int GROUPS, int STAGES>
-__global__ void __launch_bounds__(GROUPS * 128 + 32, 1) wide_to_heads(const __grid_constant__ WideLinearParams<LinearParams> p) {
+template <int PARTS, int HEAD, int GROUPS, int STAGES, int BLOCKS>
+__global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_to_heads(const __grid_constant__ WideLinearParams<LinearParams> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wide_linear<PARTS, GROUPS, STAGES>(p, p.linear.heads.n, p.linear.k, [&](const auto& piece, i64 token, int column) {
-    store_heads<PARTS, HEAD>(piece, p.linear.heads, token, column);
-  });
+  const HeadsParams& heads = p.linear.heads;
+  wide_linear<PARTS, GROUPS, STAGES>(p, heads.weight, heads.n, p.linear.k,
+                                     [&](const WideSums& sums, const TileConstants& constants, i64 token) {
+                                       store_wide_heads<PARTS, HEAD>(sums, heads, constants, token);
+                                     });
 #endif
 }
 
-template <int PARTS, bool RESIDUAL, int GROUPS, int STAGES>
-__global__ void __launch_bounds__(GROUPS * 128 + 32, 1) wide_to_grid(const __grid_constant__ WideLinearParams<OutputParams> p) {
+template <int PARTS, bool RESIDUAL, int GROUPS, int STAGES, int BLOCKS>
+__global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_to_grid(const __grid_constant__ WideLinearParams<OutputParams> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wide_linear<PARTS, GROUPS, STAGES>(p, p.linear.n, p.linear.k, [&](const auto& piece, i64 token, int column) {
-    store_grid<RESIDUAL>(piece, p.linear, token, column);
-  });
+  wide_linear<PARTS, GROUPS, STAGES>(p, p.linear.weight, p.linear.n, p.linear.k,
+                                     [&](const WideSums& sums, const TileConstants& constants, i64 token) {
+                                       store_wide_grid<RESIDUAL, BLOCKS == 1 ? 4 : 2>(sums, p.linear, constants, token);
+                                     });
 #endif
 }
 

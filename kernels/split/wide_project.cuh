@@ -12,35 +12,30 @@
 
 namespace warpweave::kernels::split {
 
-template <int PARTS, NormKind NORM, int DIM, int HEAD, int GROUPS, int STAGES>
-__global__ void __launch_bounds__(GROUPS * 128 + 32, 1) wide_project(const __grid_constant__ WideProjectParams p) {
+template <int PARTS, NormKind NORM, int DIM, int HEAD, int GROUPS, int STAGES, int BLOCKS>
+__global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_project(const __grid_constant__ WideProjectParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int DEPTH = (DIM + 31) / 32 * 32, STEPS = DEPTH / STAGE_DEPTH, TOKENS = GROUPS * 64;
   constexpr int STAGE_BYTES = WEIGHT_PARTS * WIDE_COLUMNS * STAGE_PART, PANELS = PARTS * TOKENS * STAGE_PART;
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 shared = shared_address(memory), stages = shared + STEPS * PANELS;
-  Ring<GROUPS, STAGES, STAGE_BYTES> ring{stages, stages + STAGES * STAGE_BYTES};
+  const u32 tables = stages + STAGES * STAGE_BYTES;
   const HeadsParams& heads = p.project.heads;
   const int tiles = static_cast<int>((heads.n + WIDE_COLUMNS - 1) / WIDE_COLUMNS);
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
-  if (threadIdx.x == 0) ring.prepare();
-  __syncthreads();
-  if (group == GROUPS) {
-    if (threadIdx.x % 32 == 0) {
-      prefetch_tensor_map(&p.weight);
-#pragma unroll 1
-      for (int turn = 0; turn < tiles * STEPS; ++turn) {
-        ring.acquire();
-        copy_tensor(ring.stage(), &p.weight, ring.full(), turn % STEPS * STAGE_DEPTH, turn / STEPS * WIDE_COLUMNS, 0, 0);
-        ring.advance();
-      }
-    }
-    return;
+  Ring<GROUPS, STAGES, STAGE_BYTES> ring{stages, tables + GROUPS * 2 * TileConstants::BYTES, tiles * STEPS};
+  const auto send = [&p](u32 stage, u32 full, int turn) {
+    copy_tensor(stage, &p.weight, full, turn % STEPS * STAGE_DEPTH, turn / STEPS * WIDE_COLUMNS, 0, 0);
+  };
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&p.weight);
+    ring.prepare();
+    ring.start(send);
   }
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
   wait_for_previous_grid();
   let_next_grid_start();
   const i64 first = static_cast<i64>(blockIdx.x) * TOKENS;
-  Tokens<PARTS, NORM, DIM, DEPTH>::template load<TOKENS, GROUPS * 128>(
+  Tokens<PARTS, NORM, DIM, DEPTH, (BLOCKS > 1 ? 4 : DIM > 128 ? 16 : 8)>::template load<TOKENS, GROUPS * 128>(
       [&](int slot, int part, int channel) {
         return panel_address(shared + channel / 32 * PANELS + part * (TOKENS * STAGE_PART), slot, channel % 32);
       },
@@ -48,16 +43,17 @@ __global__ void __launch_bounds__(GROUPS * 128 + 32, 1) wide_project(const __gri
       [&](int slot) { return first + slot < heads.tokens ? cell_of(heads.cells, first + slot) * DIM : -1; },
       [](int, i64) {});
   fence_async_proxy();
-  named_barrier(1, GROUPS * 128);
+  __syncthreads();
   const u32 own = shared + group * (64 * STAGE_PART);
   const i64 token = first + group * 64 + threadIdx.x / 32 % 4 * 16;
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
+    const TileConstants constants{tables + (group * 2 + tile % 2) * TileConstants::BYTES, tile * WIDE_COLUMNS};
+    constants.fetch(heads.weight);
     WideSums sums;
-    multiply_stages<PARTS, TOKENS>(sums, ring, STEPS, [&](int step, u32) { return own + step * PANELS; }, 0);
-    for_each_piece(sums, [&](const auto& piece, int column) {
-      store_heads<PARTS, HEAD>(piece, heads, token, tile * WIDE_COLUMNS + column);
-    });
+    multiply_stages<PARTS, TOKENS>(sums, ring, send, STEPS, [&](int step, u32) { return own + step * PANELS; }, 0);
+    constants.wait(group);
+    store_wide_heads<PARTS, HEAD>(sums, heads, constants, token);
   }
 #endif
 }

@@ -201,6 +201,10 @@ TEST(Split, ZeroWeights) {
 
 // Every part of every weight once, where ldmatrix and the kernel look for it; then factors and biases.
 TEST(Split, AWarpsLayerIsCoreMatrices) {
+  for (std::int64_t c = 0; c < 4; ++c) {  // lane c: columns 2c, 2c + 1 and 8 further on
+    for (std::int64_t i = 0; i < 4; ++i)
+      EXPECT_EQ(warp_place(16 + 4 * c + i), 16 + i / 2 * 8 + 2 * c + i % 2);
+  }
   const AxialAttention a = layer(48, 2, 16);
   const Packed packed = pack(a, weights_of(a));
   const std::int64_t inner = 32;
@@ -217,12 +221,12 @@ TEST(Split, AWarpsLayerIsCoreMatrices) {
   for (int which = 0; which < kWeightParts; ++which) {
     for (std::int64_t row = 0; row < qkv_rows; ++row) {
       for (std::int64_t k = 0; k < 64; ++k)
-        ASSERT_EQ(element(0, qkv_rows, 4, which, row, k), part(packed.qkv, 64, row, which, k))
+        ASSERT_EQ(element(0, qkv_rows, 4, which, row, warp_place(k)), part(packed.qkv, 64, row, which, k))
             << row << " " << k;
     }
     for (std::int64_t row = 0; row < a.dim; ++row) {
       for (std::int64_t k = 0; k < inner; ++k)
-        ASSERT_EQ(element(out, a.dim, 2, which, row, k), part(packed.out, 32, row, which, k))
+        ASSERT_EQ(element(out, a.dim, 2, which, warp_place(row), k), part(packed.out, 32, row, which, k))
             << row << " " << k;
     }
   }

@@ -129,21 +129,22 @@ class SplitStep::Bound final : public BoundStep {
     };
     if (one_) {
       const ProjectPlan plan(layer_.dim, parts);
-      heads_ = wide_heads_
-                   ? Product{get(wide_project_spec(layer_, parts), wide_project_bytes(layer_.dim, parts)),
-                             WidePlan::kTokens, 3 * inner_, WidePlan::kThreads,
-                             wide_project_bytes(layer_.dim, parts)}
-                   : Product{get(project_spec(layer_, parts), plan.shared), plan.tokens, 3 * inner_, kThreads,
-                             plan.shared};
+      heads_ = wide_heads_ ? Product{get(wide_project_spec(layer_, parts),
+                                         wide_project_plan(layer_.dim, parts).shared_bytes),
+                                     WidePlan::kTokens, 3 * inner_, WidePlan::kThreads,
+                                     wide_project_plan(layer_.dim, parts).shared_bytes}
+                           : Product{get(project_spec(layer_, parts), plan.shared), plan.tokens, 3 * inner_,
+                                     kThreads, plan.shared};
     } else {
       norm_ = kernels.get(norm_spec(layer_, parts));
       norm_blocks_ = step.device_.multiprocessors() * norm_.resident_blocks(128, 0);
-      heads_ = wide_heads_ ? wide_product(get(wide_to_heads_spec(head_, parts), wide_linear_bytes(parts)))
-                           : product(get(to_heads_spec(head_, parts), LinearPlan::shared(parts)));
+      heads_ = wide_heads_
+                   ? wide_product(get(wide_to_heads_spec(head_, parts), wide_linear_plan(parts).shared_bytes))
+                   : product(get(to_heads_spec(head_, parts), LinearPlan::shared(parts)));
     }
-    grid_ = wide_grid_
-                ? wide_product(get(wide_to_grid_spec(layer_.residual, parts), wide_linear_bytes(parts)))
-                : product(get(to_grid_spec(layer_.residual, parts), LinearPlan::shared(parts)));
+    grid_ = wide_grid_ ? wide_product(get(wide_to_grid_spec(layer_.residual, parts),
+                                          wide_linear_plan(parts).shared_bytes))
+                       : product(get(to_grid_spec(layer_.residual, parts), LinearPlan::shared(parts)));
     if (wide_heads_ || wide_grid_) prepare_tensor_maps();
     if (wide_heads_) encode_weight(heads_map_, step.weights_.qkv.weight(), 3 * inner_, layer_.dim);
     if (wide_grid_) encode_weight(grid_map_, step.weights_.out.weight(), layer_.dim, inner_);
@@ -224,7 +225,7 @@ class SplitStep::Bound final : public BoundStep {
   }
   Product wide_product(const Kernel& kernel) const {
     return {kernel, WidePlan::kTokens, WidePlan::kColumns, WidePlan::kThreads,
-            wide_linear_bytes(step_.parts_)};
+            wide_linear_plan(step_.parts_).shared_bytes};
   }
 
   static void encode_weight(kernels::split::TensorMap& map, const kernels::split::Weight& weight,

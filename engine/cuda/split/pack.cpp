@@ -117,14 +117,17 @@ double bound(const Matrix& m, std::int64_t first, std::int64_t count) {
   return most;
 }
 
-void append_core_matrices(std::vector<std::byte>& to, const Operand& o, std::int64_t rows, std::int64_t k) {
+// `in_grid`: rows are channels of the grid; else k are.
+void append_core_matrices(std::vector<std::byte>& to, const Operand& o, std::int64_t rows, std::int64_t k,
+                          bool in_grid) {
   const std::int64_t depth = rounded_up(k, kDepth);
   std::vector<std::uint16_t> matrices(static_cast<std::size_t>(kWeightParts * rows * depth));
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t part = 0; part < kWeightParts; ++part) {
       for (std::int64_t i = 0; i < depth; ++i) {
-        const std::int64_t pair = (part * (depth / 16) + i / 16) * (rows / 8) + row / 8;
-        matrices[static_cast<std::size_t>(((pair * 2 + i / 8 % 2) * 8 + row % 8) * 8 + i % 8)] =
+        const std::int64_t r = in_grid ? warp_place(row) : row, c = in_grid ? i : warp_place(i);
+        const std::int64_t pair = (part * (depth / 16) + c / 16) * (rows / 8) + r / 8;
+        matrices[static_cast<std::size_t>(((pair * 2 + c / 8 % 2) * 8 + r % 8) * 8 + c % 8)] =
             o.rows[static_cast<std::size_t>((packed_row(row) * kWeightParts + part) * depth + i)];
       }
     }
@@ -164,8 +167,8 @@ Packed pack(const graph::AxialAttention& layer, const weights::LayerWeights& wei
 
 std::vector<std::byte> warp_layer(const Packed& packed, std::int64_t dim, std::int64_t inner) {
   std::vector<std::byte> bytes;
-  append_core_matrices(bytes, packed.qkv, 3 * inner, dim);
-  append_core_matrices(bytes, packed.out, dim, inner);
+  append_core_matrices(bytes, packed.qkv, 3 * inner, dim, false);
+  append_core_matrices(bytes, packed.out, dim, inner, true);
   append(bytes, packed.qkv.factor, 3 * inner);
   append(bytes, packed.qkv.bias, 3 * inner);
   append(bytes, packed.out.factor, dim);

@@ -35,6 +35,11 @@ constexpr std::int64_t packed_row(std::int64_t column) {
   return column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
 }
 
+// Permutes within 16, so that a lane's two pairs of a fragment are four neighbouring channels.
+constexpr std::int64_t warp_place(std::int64_t channel) {
+  return channel / 16 * 16 + channel % 4 / 2 * 8 + channel % 16 / 4 * 2 + channel % 2;
+}
+
 // Channels of a token, and of a head, in memory.
 std::int64_t token_pitch(std::int64_t dim);      // a multiple of 8
 std::int64_t head_pitch(std::int64_t head_dim);  // a multiple of 16

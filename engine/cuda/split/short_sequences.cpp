@@ -39,8 +39,9 @@ struct BlockPlan {
 
 // A sequence of a warp, as in kernels/split/warp_kernels.cuh.
 struct WarpPlan {
-  static constexpr std::int64_t kManyWarps = 8, kBuffers = 2;  // as registers and shared memory allow
+  static constexpr std::int64_t kManyWarps = 8;  // as registers and shared memory allow
   std::int64_t slot, few_warps, many_bytes, few_bytes;
+  bool keep;  // x, beside the heads' results
 
   WarpPlan(const AxialAttention& layer, std::int64_t length, int parts) {
     slot = rounded_up(length, 16);
@@ -50,7 +51,9 @@ struct WarpPlan {
         kWeightParts * 2 * (depth * 3 * inner + rounded_up(inner, kDepth) * layer.dim) +
         (3 * inner + layer.dim) * 8;
     const std::int64_t outputs = slot * inner * parts * 2;
-    many_bytes = weights + kManyWarps * kBuffers * std::max(slot * layer.dim * 4, outputs);
+    const std::int64_t x = slot * layer.dim * 4;
+    keep = parts == 1;
+    many_bytes = weights + kManyWarps * (keep ? 2 * x + outputs : 2 * std::max(x, outputs));
     few_bytes = weights + 3 * outputs;
   }
   static bool fits(const AxialAttention& layer, std::int64_t length, int parts, std::int64_t shared_memory) {
@@ -88,8 +91,8 @@ std::vector<Form> forms(const AxialAttention& layer, std::int64_t length, int pa
   }
   const WarpPlan plan(layer, length, parts);
   const std::string warp_layer = "<" + scope + "WarpLayer<" + layer_text(plan.slot) + ", ";
-  return {{{"split/warp_kernels.cuh", scope + "many_sequences" + warp_layer + text(WarpPlan::kManyWarps) +
-                                          ", " + text(WarpPlan::kBuffers) + ">"},
+  return {{{"split/warp_kernels.cuh",
+            scope + "many_sequences" + warp_layer + text(WarpPlan::kManyWarps) + flag(plan.keep) + ">"},
            1,  // fewer than blocks have warps are spread over as many blocks
            WarpPlan::kManyWarps * 32,
            plan.many_bytes,

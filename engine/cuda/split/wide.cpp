@@ -12,13 +12,25 @@ namespace {
 constexpr std::int64_t kLeastColumns = 96;
 constexpr std::int64_t kPart = kDepth * 2;  // bytes of a part of a row of a stage
 constexpr std::int64_t kWeightStage = kWeightParts * WidePlan::kColumns * kPart;  // bytes
-constexpr std::int64_t kBarriers = 16 * WidePlan::kStages;
+constexpr std::int64_t kBarriers = 32;                                            // bytes a stage
+constexpr std::int64_t kConstants =
+    WidePlan::kGroups * 2 * WidePlan::kColumns * 4;  // factors and biases of a tile
+constexpr char kScope[] = "warpweave::kernels::split::";
 
-std::string arguments(int parts, const std::string& middle) {
-  return "<" + std::to_string(parts) + ", " + middle + ", " + std::to_string(WidePlan::kGroups) + ", " +
-         std::to_string(WidePlan::kStages) + ">";
+// Two blocks a multiprocessor where tokens of one part leave them the registers, and `tokens` bytes the
+// shared memory.
+WidePlan plan_for(int parts, std::int64_t tokens, std::int64_t stage, std::int64_t constants) {
+  WidePlan plan{};
+  plan.blocks = parts == 1 && tokens <= 32 * 1024 ? 2 : 1;
+  plan.stages = plan.blocks == 2 ? 4 : 5;
+  plan.shared_bytes = static_cast<std::size_t>(tokens + plan.stages * (stage + kBarriers) + constants);
+  return plan;
 }
-const std::string kScope = "warpweave::kernels::split::";
+
+std::string arguments(const WidePlan& plan, int parts, const std::string& middle) {
+  return "<" + std::to_string(parts) + ", " + middle + ", " + std::to_string(WidePlan::kGroups) + ", " +
+         std::to_string(plan.stages) + ", " + std::to_string(plan.blocks) + ">";
+}
 
 }  // namespace
 
@@ -26,28 +38,29 @@ bool wide_takes(std::int64_t n, const plan::Conditions& conditions) {
   return conditions.compute_capability == 90 && n >= kLeastColumns;
 }
 
-std::size_t wide_project_bytes(std::int64_t dim, int parts) {
+WidePlan wide_project_plan(std::int64_t dim, int parts) {
   const std::int64_t depth = (dim + kDepth - 1) / kDepth * kDepth;
-  return static_cast<std::size_t>(WidePlan::kTokens * parts * depth * 2 + WidePlan::kStages * kWeightStage +
-                                  kBarriers);
+  return plan_for(parts, WidePlan::kTokens * parts * depth * 2, kWeightStage, 2 * kConstants);
 }
 
-std::size_t wide_linear_bytes(int parts) {
-  return static_cast<std::size_t>(WidePlan::kStages * (WidePlan::kTokens * parts * kPart + kWeightStage) +
-                                  kBarriers);
+WidePlan wide_linear_plan(int parts) {
+  return plan_for(parts, 0, WidePlan::kTokens * parts * kPart + kWeightStage, kConstants);
 }
 
 KernelSpec wide_project_spec(const graph::AxialAttention& layer, int parts) {
-  return {"split/wide_project.cuh",
-          kScope + "wide_project" +
-              arguments(parts, device_norm(layer.norm.kind) + ", " + std::to_string(layer.dim) + ", " +
-                                   std::to_string(head_pitch(layer.head_dim)))};
+  return {
+      "split/wide_project.cuh",
+      kScope + ("wide_project" + arguments(wide_project_plan(layer.dim, parts), parts,
+                                           device_norm(layer.norm.kind) + ", " + std::to_string(layer.dim) +
+                                               ", " + std::to_string(head_pitch(layer.head_dim))))};
 }
 KernelSpec wide_to_heads_spec(std::int64_t head, int parts) {
-  return {"split/wide_linear.cuh", kScope + "wide_to_heads" + arguments(parts, std::to_string(head))};
+  return {"split/wide_linear.cuh",
+          kScope + ("wide_to_heads" + arguments(wide_linear_plan(parts), parts, std::to_string(head)))};
 }
 KernelSpec wide_to_grid_spec(bool residual, int parts) {
-  return {"split/wide_linear.cuh", kScope + "wide_to_grid" + arguments(parts, residual ? "true" : "false")};
+  return {"split/wide_linear.cuh",
+          kScope + ("wide_to_grid" + arguments(wide_linear_plan(parts), parts, residual ? "true" : "false"))};
 }
 
 void encode_rows(kernels::split::TensorMap& map, const void* rows, std::int64_t count, int parts,

@@ -12,15 +12,17 @@
 namespace warpweave::cuda::split {
 
 struct WidePlan {
-  static constexpr std::int64_t kGroups = 2, kStages = 5, kTokens = 64 * kGroups, kColumns = 128;
-  static constexpr int kThreads = kGroups * 128 + 32;
+  static constexpr std::int64_t kGroups = 2, kTokens = 64 * kGroups, kColumns = 128;
+  static constexpr int kThreads = kGroups * 128;
+  std::int64_t stages, blocks;  // of the ring; of a multiprocessor
+  std::size_t shared_bytes;
 };
 
 // Whether a weight of n rows is worth tiles of 128 columns.
 bool wide_takes(std::int64_t n, const plan::Conditions& conditions);
 
-std::size_t wide_project_bytes(std::int64_t dim, int parts);
-std::size_t wide_linear_bytes(int parts);
+WidePlan wide_project_plan(std::int64_t dim, int parts);
+WidePlan wide_linear_plan(int parts);
 KernelSpec wide_project_spec(const graph::AxialAttention& layer, int parts);
 KernelSpec wide_to_heads_spec(std::int64_t head, int parts);
 KernelSpec wide_to_grid_spec(bool residual, int parts);
