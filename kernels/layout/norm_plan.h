@@ -16,7 +16,8 @@ struct NormPlan {
   }
   WARPWEAVE_BOTH int vectors() const { return pitch / vector(); }
   WARPWEAVE_BOTH int per_lane(int lanes) const { return (vectors() + lanes - 1) / lanes; }
-  // Lanes of a token: as many as a warp has where a token is long, else the number that leaves the fewest idle.
+  // Lanes of a token: as many as a warp has where a token is long, else the number that leaves the fewest
+  // idle.
   WARPWEAVE_BOTH int lanes() const {
     int best = 32;
     for (int lanes = 16; lanes > 0 && per_lane(lanes) <= 6; lanes /= 2) {
@@ -30,7 +31,7 @@ struct NormPlan {
     const int fit = 24 / (per_lane() * vector());
     return fit < 1 ? 1 : fit > 4 ? 4 : fit;
   }
-  static constexpr int warps = 4;  // of a block
+  static constexpr int warps = 4;                                       // of a block
   WARPWEAVE_BOTH int abreast() const { return warps * 32 / lanes(); }   // tokens side by side in a block
   WARPWEAVE_BOTH int tokens() const { return abreast() * together(); }  // of a block at a time
 };
