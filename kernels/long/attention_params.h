@@ -11,28 +11,43 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 
+// The output projection, for a kernel that ends with it: y = residual + scale o W^T + bias.
+struct OutputParams {
+  const void* residual;  // [cell, dim], may be y; null: none
+  void* y;               // [cell, dim]
+  const void* weights;   // Plan::kChunk output channels after another, each in panels (output_place)
+  const float* scale;    // [dim], powers of two taken out of fp16 weights; not read in bf16
+  const float* bias;     // [dim]; null: none
+  int dim;               // a multiple of 8
+};
+
 struct Params {
   TensorMap
       qkv;  // (channel of 3 heads HEAD, element of a sequence, sequence % inner, sequence / inner); boxes of
             // Plan::kBoxRows elements and Plan::box_channels() channels, swizzled over the box's rows
-  AttentionParams attention;  // without a mask
+  AttentionParams attention;  // without a mask; with an output projection mask_cells is where y's cells are
+  OutputParams output;
+  i64 items;  // of work, below 2^31
 };
 
 struct Plan {
   int head;             // elements of a head in memory: a multiple of 16, at most 128
   int groups;           // warpgroups that compute, of 64 queries each; one more loads
   int keys;             // of a stage: a multiple of 64
-  int stages;           // 3 or more, or 1 where one tile is all
+  int stages;           // 2 or more
   int blocks;           // of a multiprocessor, that registers are to suffice for
+  int panels = 0;       // of 64 channels of all heads together where the kernel ends with the output projection
   bool folded = false;  // q comes multiplied by scale log2(e)
 
   static constexpr int kBoxRows = 64;
   WARPWEAVE_BOTH int box_channels() const { return head <= 16 ? 16 : head <= 32 ? 32 : 64; }
   WARPWEAVE_BOTH int row_bytes() const { return box_channels() * 2; }
-  WARPWEAVE_BOTH int panels() const { return (head + box_channels() - 1) / box_channels(); }
-  WARPWEAVE_BOTH int tile_bytes(int rows) const { return panels() * rows * row_bytes(); }
+  WARPWEAVE_BOTH int head_panels() const { return (head + box_channels() - 1) / box_channels(); }
+  WARPWEAVE_BOTH int tile_bytes(int rows) const { return head_panels() * rows * row_bytes(); }
   WARPWEAVE_BOTH int queries() const { return groups * 64; }
   WARPWEAVE_BOTH int threads() const { return (groups + 1) * 128; }
+  // Queries of a sequence in whole items.
+  WARPWEAVE_BOTH i64 padded(i64 length) const { return (length + queries() - 1) / queries() * queries(); }
 
   // Registers of a thread: at the launch, and where the warpgroup that loads has given most of its own away.
   static constexpr int kLoadRegisters = 32;
@@ -42,11 +57,28 @@ struct Plan {
     return most < 240 ? most : 240;
   }
 
-  // Shared memory, in bytes: queries of each group, stages of keys and values, barriers.
+  // Shared memory, in bytes: queries of this item and the next, stages of keys and values, results of all heads
+  // (for the output projection), barriers, and a word for each item of the block.
+  static constexpr int kPanelBytes = 64 * 128;  // 64 rows of 64 channels
+  static constexpr int kMostItems = 64;         // of a block
+  WARPWEAVE_BOTH int query_bytes() const { return groups * tile_bytes(64); }
+  WARPWEAVE_BOTH int stages_at() const { return 2 * query_bytes(); }
   WARPWEAVE_BOTH int stage_bytes() const { return 2 * tile_bytes(keys); }
-  WARPWEAVE_BOTH int stages_at() const { return groups * tile_bytes(64); }
-  WARPWEAVE_BOTH int barriers_at() const { return stages_at() + stages * stage_bytes(); }
-  WARPWEAVE_BOTH int shared_bytes() const { return barriers_at() + 8 * (1 + 4 * stages); }
+  WARPWEAVE_BOTH int results_at() const { return stages_at() + stages * stage_bytes(); }
+  WARPWEAVE_BOTH int barriers_at() const { return results_at() + groups * panels * kPanelBytes; }
+  WARPWEAVE_BOTH int verdicts_at() const { return barriers_at() + 8 * 4 * (1 + stages); }
+  WARPWEAVE_BOTH int shared_bytes() const { return verdicts_at() + 4 * kMostItems; }
+
+  // The packed weight of the output projection: 64 output channels after another (zeros behind the last), each as
+  // `panels` of 64 rows and 64 columns, rows swizzled over 128 bytes as the copy engine does. 32 rows at a time are
+  // permuted so that a lane's accumulators are 8 neighbouring output channels.
+  static constexpr int kChunk = 64;
+  WARPWEAVE_BOTH static int chunks(int dim) { return (dim + kChunk - 1) / kChunk; }
+  // Element of the packed weight where W[n, k] goes.
+  WARPWEAVE_BOTH int output_place(int n, int k) const {
+    const int c = n % 32, row = n % 64 / 32 * 32 + c % 8 / 2 * 8 + c / 8 * 2 + c % 2;
+    return (n / 64 * panels + k / 64) * (kPanelBytes / 2) + row * 64 + ((k % 64 / 8) ^ (row % 8)) * 8 + k % 8;
+  }
 };
 
 }  // namespace warpweave::kernels::long_attention

@@ -1,25 +1,28 @@
-// Compiles, checks and times attention on compute capability 9.0 by itself, beside the kernel of other GPUs.
+// Compiles, checks and times attention on compute capability 9.0 by itself, beside the kernel of other GPUs:
 //
-//   long_attention_harness compile         every kernel that follows, into the cache; needs no GPU; prints
-//   registers, spills long_attention_harness check [WORD]    random problems against float64; outputs
-//   poisoned, NaN in one sequence long_attention_harness small           a few tiny problems, for
-//   compute-sanitizer long_attention_harness time [WORD]     attention of the shapes of docs/performance.md;
-//   microseconds per layer long_attention_harness once WORD KERNEL   one launch of a timed case, for
-//   profilers
-// WORD selects cases: to check by a part of their name, to time by the name.
+//   compile [WORD]    every kernel of the cases, into the cache; needs no GPU; prints registers and spills
+//   check [WORD]      random problems against float64; outputs poisoned, NaN in one sequence
+//   small             a few tiny problems, for compute-sanitizer
+//   time [WORD]       attention of the shapes of docs/performance.md; microseconds a layer
+//   once WORD KERNEL  one launch of a timed case, for profilers
+//
+// WORD is a part of the names of cases.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <regex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "cuda/composed/attention.h"
+#include "cuda/long/attention_output.h"
 #include "cuda/memory.h"
 #include "warpweave/tensor.h"
 
@@ -43,6 +46,7 @@ struct Case {
   Precision precision = Precision::bf16;
   double spread = 1;    // of q and k
   bool folded = false;  // q comes multiplied by scale log2(e)
+  int dim = 0;          // of the output projection, where the kernel ends with it
 
   std::int64_t length() const { return along_rows ? columns : rows; }
   std::int64_t sequences() const { return tokens() / length(); }
@@ -68,22 +72,25 @@ struct Case {
 
 std::string words(const LongAttentionPlan& p) {
   return "g" + std::to_string(p.groups) + "k" + std::to_string(p.keys) + "s" + std::to_string(p.stages) +
-         "b" + std::to_string(p.blocks) + (p.folded ? "f" : "");
+         "b" + std::to_string(p.blocks) + (p.folded ? "f" : "") +
+         (p.panels ? "p" + std::to_string(p.panels) : "");
 }
 
-// What is tried for heads of this size.
-std::vector<LongAttentionPlan> plans(int head, bool folded) {
+// What is tried.
+std::vector<LongAttentionPlan> plans(const Case& c) {
   std::vector<LongAttentionPlan> list;
-  const auto add = [&](int groups, int keys, int stages, int blocks) {
-    list.push_back({head, groups, keys, stages, blocks, folded});
+  const auto add = [&](int groups, int stages, int blocks) {
+    list.push_back({c.head, groups, 64, stages, blocks, c.dim > 0 ? c.heads * c.head / 64 : 0, c.folded});
   };
-  if (head <= 32) {
-    add(2, 64, 4, 2);
-  } else if (head <= 64) {
-    add(4, 64, 4, 1), add(1, 64, 1, 3);
+  if (c.head <= 32) {
+    add(4, 6, 1), add(3, 6, 1), add(2, 4, 2);
+  } else if (c.head <= 64) {
+    add(4, 4, 1), add(1, 2, 3);
+    if (c.head <= 48) add(2, 4, 2);
   } else {
-    add(2, 128, 2, 1), add(2, 64, 3, 1);
+    add(2, 3, 1);
   }
+  if (c.causal || c.precision != Precision::bf16) list.resize(1);
   return list;
 }
 
@@ -114,7 +121,15 @@ std::vector<Case> checked() {
     c.folded = true, c.name += " folded";
     list.push_back(c);
   }
-  for (const Precision p : {Precision::bf16, Precision::fp16}) {  // the maximum has to follow
+  for (const Precision p : {Precision::bf16, Precision::fp16}) {
+    for (const bool folded : {false, true}) {
+      for (const int dim : {128, 72, 200}) {
+        list.push_back({"output", 4, 32, 2, 3, 300, true, false, p, 1, folded, dim});
+        list.push_back({"output columns", 8, 32, 1, 513, 3, false, dim == 72, p, 1, folded, dim});
+      }
+      list.push_back({"output steep", 4, 32, 1, 3, 300, true, false, p, 30, folded, 128});
+    }
+    // the maximum has to follow
     list.push_back({"steep", 4, 32, 1, 3, 300, true, false, p, 30});
     list.push_back({"steep folded", 4, 32, 1, 3, 300, true, false, p, 30, true});
     list.push_back({"steep causal", 2, 64, 1, 200, 3, false, true, p, 30});
@@ -128,7 +143,9 @@ std::vector<Case> small() {
           {"small steep", 1, 64, 1, 2, 150, true, false, Precision::fp16, 30},
           {"small wide", 1, 112, 1, 2, 70, true},
           {"small folded", 2, 32, 1, 2, 150, true, false, Precision::bf16, 1, true},
-          {"small steep folded", 2, 32, 1, 2, 150, true, true, Precision::bf16, 40, true}};
+          {"small steep folded", 2, 32, 1, 2, 150, true, true, Precision::bf16, 40, true},
+          {"small output", 2, 32, 1, 2, 150, true, false, Precision::bf16, 1, true, 72},
+          {"small steep output", 2, 32, 1, 130, 2, false, false, Precision::fp16, 30, true, 64}};
 }
 
 std::vector<Case> timed() {
@@ -140,24 +157,71 @@ std::vector<Case> timed() {
       {"audio columns", 8, 48, 1, 800, 60, false},    {"msa768", 12, 64, 1, 128, 512, true},
       {"msa768 columns", 12, 64, 1, 128, 512, false}, {"video", 12, 64, 2, 16, 1568, true},
       {"video columns", 12, 64, 2, 16, 1568, false}};
+  for (const int length : {64, 128, 192}) list.push_back({"middle", 4, 32, 1, 1024, length, true});
+  for (const int length : {40, 96, 192}) list.push_back({"middle", 8, 64, 1, 512, length, true});
   for (std::size_t i = 0, plain = list.size(); i < plain; ++i) {
     Case c = list[i];
     c.folded = true;
     list.push_back(c);
+    if (c.head == 32) c.name += " output", c.dim = static_cast<int>(c.width()), list.push_back(c);
   }
   return list;
 }
+
+// Weights of the output projection, and what is added.
+struct Output {
+  std::vector<float> weight, bias, x;  // as the device has them
+  Tensor x_bits;
+  explicit Output(const Case& c) {
+    std::mt19937 engine(17);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>& v, std::int64_t count, double size) {
+      v.resize(static_cast<std::size_t>(count));
+      for (float& e : v) e = normal(engine) * static_cast<float>(size);
+    };
+    const auto rounded = [&](std::vector<float>& v) {
+      Tensor t = Tensor::from({static_cast<std::int64_t>(v.size())}, v).to(storage_type(c.precision));
+      const Tensor back = t.to(DType::f32);
+      v.assign(back.values<float>().begin(), back.values<float>().end());
+      return t;
+    };
+    fill(weight, c.dim * c.width(), 1 / std::sqrt(static_cast<double>(c.width())));
+    fill(bias, c.dim, 1);
+    fill(x, c.tokens() * c.dim, 0.1);
+    rounded(weight);
+    x_bits = rounded(x);
+  }
+};
 
 // The kernels of a case: and the one of other GPUs.
 struct Candidate {
   std::string name;
   std::unique_ptr<const AttentionOperation> operation;
 };
-std::vector<Candidate> candidates(const Case& c, const GpuDevice& device) {
+// In place on params.o.
+class WithOutput final : public AttentionOperation {
+ public:
+  WithOutput(const LongAttentionPlan& plan, const Case& c, const Output& output, const GpuDevice& device)
+      : attention_(plan, c.causal, c.precision, device),
+        weights_(c.heads, c.head, output.weight, output.bias, c.precision) {}
+  void enqueue(cudaStream_t stream, const AttentionParams& p) const override {
+    attention_.enqueue(stream, p, weights_.params(p.o, p.o));
+  }
+
+ private:
+  LongAttention attention_;
+  long_sequences::AttentionOutputWeights weights_;
+};
+std::vector<Candidate> candidates(const Case& c, const GpuDevice& device, const Output* output = nullptr) {
   std::vector<Candidate> list;
-  for (const auto& plan : plans(c.head, c.folded))
-    list.push_back({words(plan), make_long_attention(plan, c.causal, c.precision, device)});
-  if (!c.folded) list.push_back({"other GPUs'", make_any_attention(c.shape(), c.precision, device)});
+  for (const auto& plan : plans(c)) {
+    if (output)
+      list.push_back({words(plan), std::make_unique<WithOutput>(plan, c, *output, device)});
+    else
+      list.push_back({words(plan), make_long_attention(plan, c.causal, c.precision, device)});
+  }
+  if (!c.folded && !output)
+    list.push_back({"other GPUs'", make_any_attention(c.shape(), c.precision, device)});
   return list;
 }
 
@@ -210,6 +274,33 @@ std::vector<double> expected(const Case& c, const std::vector<float>& qkv, std::
   return o;
 }
 
+// What is compared of a query: the results of its first and last head, or the update of its cell.
+std::vector<double> expected(const Case& c, const std::vector<float>& qkv, const Output* output,
+                             std::int64_t sequence, std::int64_t query) {
+  std::vector<double> o;
+  for (int h = 0; h < c.heads; h += output ? 1 : std::max(1, c.heads - 1)) {
+    const auto one = expected(c, qkv, sequence, h, query);
+    o.insert(o.end(), one.begin(), one.end());
+  }
+  if (!output) return o;
+  std::vector<double> y(static_cast<std::size_t>(c.dim));
+  for (int n = 0; n < c.dim; ++n) {
+    y[n] = output->bias[n];
+    for (std::size_t k = 0; k < o.size(); ++k) y[n] += o[k] * output->weight[n * o.size() + k];
+  }
+  return y;
+}
+std::vector<double> seen(const Case& c, std::span<const float> y, const Output* output, std::int64_t token) {
+  std::vector<double> v;
+  if (output) {
+    for (int n = 0; n < c.dim; ++n) v.push_back(double{y[token * c.dim + n]} - output->x[token * c.dim + n]);
+  } else {
+    for (int h = 0; h < c.heads; h += std::max(1, c.heads - 1))
+      for (int i = 0; i < c.head; ++i) v.push_back(y[token * c.width() + h * c.head + i]);
+  }
+  return v;
+}
+
 // Returns the number of failures.
 int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
   Data d = random_qkv(c, seed);
@@ -220,13 +311,21 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
   }
   const DeviceBuffer qkv =
       upload_bytes({static_cast<const std::byte*>(d.bits.data()), d.bits.bytes()}, "the harness's input");
-  const std::size_t bytes = static_cast<std::size_t>(c.tokens() * c.width()) * 2;
+  std::optional<Output> with_output;
+  if (c.dim > 0) with_output.emplace(c);
+  const Output* const output = with_output ? &*with_output : nullptr;
+  const std::int64_t width = output ? c.dim : c.width();
+  const std::size_t bytes = static_cast<std::size_t>(c.tokens() * width) * 2;
   const DeviceBuffer o(bytes, "the harness's output");
   int failures = 0;
-  for (const auto& [name, operation] : candidates(c, device)) {
-    CHECK_CUDA(cudaMemset(o.data(), 0xff, bytes));
+  for (const auto& [name, operation] : candidates(c, device, output)) {
+    if (output)
+      CHECK_CUDA(cudaMemcpy(o.data(), output->x_bits.data(), bytes, cudaMemcpyHostToDevice));
+    else
+      CHECK_CUDA(cudaMemset(o.data(), 0xff, bytes));
+    CHECK_CUDA(cudaDeviceSynchronize());
     operation->enqueue(nullptr, c.params(qkv.data(), o.data()));
-    Tensor got(storage_type(c.precision), {c.tokens() * c.width()});
+    Tensor got(storage_type(c.precision), {c.tokens() * width});
     CHECK_CUDA(cudaMemcpy(got.data(), o.data(), bytes, cudaMemcpyDeviceToHost));
     CHECK_CUDA(cudaDeviceSynchronize());
     const Tensor wide = got.to(DType::f32);
@@ -234,23 +333,20 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
     int wrong_kind = 0;
     for (std::int64_t s = 0; s < c.sequences(); ++s) {
       for (std::int64_t l = 0; l < c.length(); ++l) {
-        for (std::int64_t i = 0; i < c.width(); ++i)
-          wrong_kind += std::isfinite(y[c.token(s, l) * c.width() + i]) == (s == broken);
+        for (std::int64_t i = 0; i < width; ++i)
+          wrong_kind += std::isfinite(y[c.token(s, l) * width + i]) == (s == broken);
       }
     }
     double difference = 0, size = 0, worst = 0;
     const std::int64_t stride = std::max<std::int64_t>(1, c.length() / 37);
     for (std::int64_t s = 0; s < c.sequences(); s += std::max<std::int64_t>(2, c.sequences() / 2)) {
-      for (int h = 0; h < c.heads; h += std::max(1, c.heads - 1)) {
-        for (std::int64_t query = 0; query < c.length();
-             query +=
-             query + stride < c.length() || query + 1 == c.length() ? stride : c.length() - 1 - query) {
-          const auto e = expected(c, d.values, s, h, query);
-          for (int i = 0; i < c.head; ++i) {
-            const double v = y[c.token(s, query) * c.width() + h * c.head + i];
-            difference += (v - e[i]) * (v - e[i]), size += e[i] * e[i];
-            worst = std::max(worst, std::fabs(v - e[i]));
-          }
+      for (std::int64_t query = 0; query < c.length();
+           query +=
+           query + stride < c.length() || query + 1 == c.length() ? stride : c.length() - 1 - query) {
+        const auto e = expected(c, d.values, output, s, query), v = seen(c, y, output, c.token(s, query));
+        for (std::size_t i = 0; i < e.size(); ++i) {
+          difference += (v[i] - e[i]) * (v[i] - e[i]), size += e[i] * e[i];
+          worst = std::max(worst, std::fabs(v[i] - e[i]));
         }
       }
     }
@@ -267,9 +363,12 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
 }
 
 // Large random buffers by copies of one part.
-DeviceBuffer filled(std::size_t bytes) {
-  Case c{"", 1, 1, 1, 1 << 20, 1, false};
-  const Data d = random_qkv(c, 5);
+DeviceBuffer filled(std::size_t bytes, double size = 1) {
+  std::mt19937 engine(5);
+  std::normal_distribution<float> normal;
+  Tensor x(DType::f32, {3 << 20});
+  for (float& v : x.values<float>()) v = normal(engine) * static_cast<float>(size);
+  const Data d{{}, x.to(DType::bf16)};
   DeviceBuffer b(bytes, "the harness's input");
   for (std::size_t at = 0; at < bytes; at += d.bits.bytes())
     CHECK_CUDA(cudaMemcpy(b.data() + at, d.bits.data(), std::min(d.bits.bytes(), bytes - at),
@@ -280,14 +379,21 @@ DeviceBuffer filled(std::size_t bytes) {
 
 void time_case(const Case& c, const GpuDevice& device, const std::string& only) {
   const std::size_t bytes = static_cast<std::size_t>(c.tokens() * c.width()) * 2;
-  const DeviceBuffer qkv = filled(3 * bytes), o(bytes, "the harness's output");
+  const double size = c.folded ? std::sqrt(c.scale() * 1.4426950408889634) : 1;  // the same scores
+  const DeviceBuffer qkv = filled(3 * bytes, size), o = filled(bytes);
+  std::optional<Output> output;
+  if (c.dim > 0) {
+    Case small = c;
+    small.rows = small.columns = 1;
+    output.emplace(small);
+  }
   const double pairs = static_cast<double>(c.tokens()) * static_cast<double>(c.length()) * c.heads;
   cudaStream_t stream;
   cudaEvent_t begin, end;
   CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CHECK_CUDA(cudaEventCreate(&begin));
   CHECK_CUDA(cudaEventCreate(&end));
-  for (const auto& [name, operation] : candidates(c, device)) {
+  for (const auto& [name, operation] : candidates(c, device, output ? &*output : nullptr)) {
     if (!only.empty() && name != only) continue;
     const auto launch = [&] { operation->enqueue(stream, c.params(qkv.data(), o.data())); };
     if (!only.empty()) {
@@ -318,12 +424,12 @@ void time_case(const Case& c, const GpuDevice& device, const std::string& only) 
   cudaEventDestroy(end);
 }
 
-int compile() {
+int compile(const std::string& word) {
   std::vector<KernelSpec> specs;
   for (const auto& list : {checked(), small(), timed()}) {
     for (const Case& c : list) {
-      for (const auto& plan : plans(c.head, c.folded))
-        specs.push_back(long_attention_kernel(plan, c.causal, c.precision));
+      if (c.name.find(word) == std::string::npos) continue;
+      for (const auto& plan : plans(c)) specs.push_back(long_attention_kernel(plan, c.causal, c.precision));
       for (const auto& spec : attention_kernels(c.shape(), {c.precision, 90, 227 * 1024}))
         specs.push_back(spec);
     }
@@ -364,7 +470,7 @@ int check(std::vector<Case> list, const std::string& word) {
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "", word = argc > 2 ? argv[2] : "";
   try {
-    if (mode == "compile") return compile();
+    if (mode == "compile") return compile(word);
     if (mode == "check") return check(checked(), word);
     if (mode == "small") return check(small(), word);
     if (mode == "time" || mode == "once") {

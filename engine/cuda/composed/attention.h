@@ -35,7 +35,26 @@ std::unique_ptr<const AttentionOperation> make_any_attention(const AttentionShap
 using LongAttentionPlan = kernels::long_attention::Plan;
 std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape,
                                                      const plan::Conditions& conditions);
+// For heads of 32: as many groups as leave the fewest queries to padding.
+LongAttentionPlan narrow_heads_plan(std::int64_t length);
 KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Precision precision);
+
+class LongAttention final : public AttentionOperation {
+ public:
+  LongAttention(const LongAttentionPlan& plan, bool causal, Precision precision, const GpuDevice& device);
+  void enqueue(cudaStream_t stream, const kernels::AttentionParams& params) const override;
+  // Where the plan has panels: ends with the output projection, and writes no params.o. params.mask_cells
+  // tells where the sequences' cells are, from the cells that `output` begins at.
+  void enqueue(cudaStream_t stream, const kernels::AttentionParams& params,
+               const kernels::long_attention::OutputParams& output) const;
+
+ private:
+  LongAttentionPlan plan_;
+  bool causal_;
+  std::int64_t most_blocks_;  // as many as run at a time
+  Kernel kernel_;
+};
+
 std::unique_ptr<const AttentionOperation> make_long_attention(const LongAttentionPlan& plan, bool causal,
                                                               Precision precision, const GpuDevice& device);
 

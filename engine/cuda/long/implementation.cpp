@@ -7,6 +7,7 @@
 
 #include "cuda/composed/family.h"
 #include "cuda/layers/layers.h"
+#include "cuda/long/attention_output.h"
 #include "cuda/long/layer.h"
 #include "cuda/long/layer_projection.h"
 #include "cuda/rope.h"
@@ -36,6 +37,8 @@ class LongStep final : public Step {
     const FoldedWeights folded = fold(layer, shapes, weights, precision);
     qkv_.emplace(shapes.qkv, folded.qkv, folded.qkv_bias, precision, device);
     output_.emplace(shapes.output, folded.output, folded.output_bias, precision, device);
+    if (attention_can_project(layer.heads, shapes.head_pitch))
+      attention_output_.emplace(layer.heads, shapes.head_pitch, folded.output, folded.output_bias, precision);
   }
 
   bool in_place() const noexcept override { return true; }
@@ -50,6 +53,7 @@ class LongStep final : public Step {
   Precision precision_;
   const GpuDevice& device_;
   std::optional<LayerProjection> qkv_, output_;  // always there
+  std::optional<AttentionOutputWeights> attention_output_;
 };
 
 class LongStep::Bound final : public BoundStep {
@@ -66,6 +70,11 @@ class LongStep::Bound final : public BoundStep {
         attention_(
             step.family_.attention(attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_),
                                    step.precision_, step.device_)) {
+    const auto plan =
+        attention_output_plan(attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_),
+                              step.device_.conditions(step.precision_));
+    if (plan && step.attention_output_)
+      with_output_.emplace(*plan, step.layer_.causal, step.precision_, step.device_);
     if (const auto& rope = step.layer_.rope)
       rotation_ = upload(rotation_table(rope->theta, rope->dims, shapes_.head_pitch / 2, length_));
   }
@@ -94,6 +103,13 @@ class LongStep::Bound final : public BoundStep {
       a.sequences = s.tokens() / length_, a.length = length_, a.heads = layer.heads;
       a.scale = folds_scale(layer, step_.precision_) ? std::numbers::ln2_v<float>
                                                      : static_cast<float>(std::abs(layer.scale));
+      if (with_output_ && !masked) {
+        const std::int64_t first = s.cells.first * layer.dim * 2;  // bytes
+        const void* residual = layer.residual ? static_cast<const std::byte*>(run.x) + first : nullptr;
+        with_output_->enqueue(
+            run.stream, a, step_.attention_output_->params(residual, static_cast<std::byte*>(run.y) + first));
+        return;
+      }
       attention_->enqueue(run.stream, a);
 
       p.x = heads, p.y = run.y, p.residual = run.x, p.mask = nullptr;
@@ -114,6 +130,7 @@ class LongStep::Bound final : public BoundStep {
   std::int64_t heads_bytes_, qkv_bytes_;  // of a token
   Slices slices_;
   std::unique_ptr<const AttentionOperation> attention_;
+  std::optional<LongAttention> with_output_;  // ends with the output projection; where there is no mask
   DeviceBuffer rotation_;
 };
 
@@ -155,11 +172,14 @@ class Long final : public CudaImplementation {
                                   const plan::Conditions& conditions) const override {
     const auto& layer = static_cast<const AxialAttention&>(*layers[0].layer);
     const std::int64_t head_pitch = family_->head_pitch(layer.head_dim, conditions.precision);
-    auto list = family_->attention_kernels(
-        attention_shape(layer, head_pitch, layer.length(layers[0].input), conditions.precision), conditions);
+    const AttentionShape shape =
+        attention_shape(layer, head_pitch, layer.length(layers[0].input), conditions.precision);
+    auto list = family_->attention_kernels(shape, conditions);
+    if (const auto plan = attention_output_plan(shape, conditions))
+      list.push_back(long_attention_kernel(*plan, shape.causal, conditions.precision));
     const LayerShapes shapes = shapes_of(layer, head_pitch);
-    for (const ProjectionShape* shape : {&shapes.qkv, &shapes.output})
-      for (const KernelSpec& kernel : LayerProjection::kernels(*shape, conditions.precision))
+    for (const ProjectionShape* part : {&shapes.qkv, &shapes.output})
+      for (const KernelSpec& kernel : LayerProjection::kernels(*part, conditions.precision))
         list.push_back(kernel);
     return list;
   }

@@ -1,0 +1,153 @@
+// The end of an item of attention.cuh where that includes the output projection:
+//
+//   y[cell, 0 .. dim) = residual[cell] + scale (o W^T) + bias      o [64 queries of a group, heads HEAD] in shared memory
+//
+// In place, since q, k and v of all cells are made before and no other item reads these cells. The weights come through
+// the ring of keys and values, 64 output channels after another, so that a block needs no room for all of them.
+#pragma once
+
+#include "common/types.cuh"
+#include "long/attention_ring.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/grid.cuh"
+#include "ptx/matrix.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace warpweave::kernels::long_attention {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Whether a power of two is taken out of each output channel's weights (as in project.cuh).
+template <class T>
+constexpr bool kScaled = false;
+template <>
+constexpr bool kScaled<f16> = true;
+
+template <class F>
+struct OutputPart {
+  using T = typename F::T;
+  using Site = Ring<F>;
+  using Product = float[Plan::kChunk / 8][4];
+  using Added = u32[2][2][4];  // of two times 8 channels of two tokens
+
+  Site& at;
+
+  static __device__ __forceinline__ u32 results(const Site& at) {
+    return at.shared + F::plan.results_at() + at.group * F::panels * Plan::kPanelBytes;
+  }
+  // 8 channels of a row of the warp.
+  static __device__ __forceinline__ u32 place(const Site& at, int row, int column) {
+    return results(at) + column / 8 * Plan::kPanelBytes + (threadIdx.x / 32 % 4 * 16 + row) * 128 +
+           ((column % 8) ^ (row % 8)) * 16;
+  }
+
+  // y += results times 64 output channels.
+  __device__ __forceinline__ void multiply(Product& y, typename Site::Stage& stage) const {
+#pragma unroll 1
+    for (int panel = 0; panel < F::panels; ++panel) {
+      const u64 a = swizzled_rows<128>(results(at) + panel * Plan::kPanelBytes),
+                b = swizzled_rows<128>(at.keys(stage.place));
+      barrier_wait(at.barrier(Site::kKeysFull, stage.place), stage.parity);
+      barrier_wait(at.barrier(Site::kValuesFull, stage.place), stage.parity);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) Wgmma<T, Plan::kChunk>::template shared<true>(y, a + 2 * k, b + 2 * k);
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_settle(y);
+      at.release(at.barrier(Site::kKeysFree, stage.place));
+      at.release(at.barrier(Site::kValuesFree, stage.place));
+      stage.advance();
+    }
+  }
+
+  // Element of y where the row's channels begin; rows past the end are neither read nor written.
+  struct Places {
+    i64 row[2];
+    bool present[2];
+  };
+  __device__ __forceinline__ Places places() const {
+    const kernels::Sequences& cells = at.p.attention.mask_cells;
+    Places to;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = at.first_query + at.group * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + half * 8;
+      to.row[half] =
+          (at.outer * cells.outer_stride + at.inner * cells.inner_stride + query * cells.step) * at.p.output.dim;
+      to.present[half] = query < at.length;
+    }
+    return to;
+  }
+
+  __device__ __forceinline__ void load_residual(Added& r, const Places& to, int first) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int channel = first + i * 32 + threadIdx.x % 4 * 8;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) r[i][half][j] = 0;
+        if (at.p.output.residual && to.present[half] && channel < at.p.output.dim)
+          load_global(r[i][half], static_cast<const T*>(at.p.output.residual) + to.row[half] + channel);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(const Product& y, const Added& r, const Places& to, int first) const {
+    const OutputParams& out = at.p.output;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int channel = first + i * 32 + threadIdx.x % 4 * 8;
+      if (channel >= out.dim) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        u32 v[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float pair[2] = {y[4 * i + j][2 * half], y[4 * i + j][2 * half + 1]};
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            if constexpr (kScaled<T>) pair[e] *= out.scale[channel + 2 * j + e];
+            if (out.bias) pair[e] += out.bias[channel + 2 * j + e];
+          }
+          v[j] = Pair<T>::pack(pair[0] + Pair<T>::first(r[i][half][j]), pair[1] + Pair<T>::second(r[i][half][j]));
+        }
+        if (to.present[half])
+          store_global(static_cast<T*>(out.y) + to.row[half] + channel, v[0], v[1], v[2], v[3]);
+      }
+    }
+  }
+
+  // Nothing is written where `right` is false for any thread of the group; returns whether it was right for all.
+  __device__ __forceinline__ bool run(typename Site::Stage& stage, bool mine, bool right) const {
+    const Places to = places();
+    Added r;
+    load_residual(r, to, 0);
+    fence_async_proxy();  // the products read what was stored
+    const bool again = named_barrier_any(2 + at.group, 128, !right);
+    const int chunks = Plan::chunks(at.p.output.dim);
+    // The same in all lanes, and known to be.
+    if (__shfl_sync(0xffffffffu, mine && !again, 0)) {
+#pragma unroll 1
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        Product y = {};
+        Added next;
+        load_residual(next, to, (chunk + 1) * Plan::kChunk);
+        multiply(y, stage);
+        store(y, r, to, chunk * Plan::kChunk);
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int j = 0; j < 8; ++j) r[i][j / 4][j % 4] = next[i][j / 4][j % 4];
+      }
+      named_barrier(2 + at.group, 128);  // the products have read the results
+    } else {
+      at.pass(stage, chunks * F::panels);
+    }
+    return !again;
+  }
+};
+
+#endif
+
+}  // namespace warpweave::kernels::long_attention
