@@ -90,7 +90,6 @@ std::vector<LongAttentionPlan> plans(const Case& c) {
   } else {
     add(2, 3, 1);
   }
-  if (c.causal || c.precision != Precision::bf16) list.resize(1);
   return list;
 }
 
