@@ -103,11 +103,11 @@ class CudaBackend final : public plan::Backend {
                                        static_cast<std::size_t>(step.layers));
   }
 
-  static bool needs_blas(const std::vector<plan::LayerProblem>& problems,
-                         const std::vector<plan::PlannedStep>& planned) {
+  bool needs_blas(const std::vector<plan::LayerProblem>& problems,
+                  const std::vector<plan::PlannedStep>& planned) const {
     return std::any_of(planned.begin(), planned.end(), [&](const plan::PlannedStep& step) {
       return static_cast<const CudaImplementation&>(*step.implementation)
-          .needs_blas(layers_of(problems, step));
+          .needs_blas(layers_of(problems, step), options_.precision);
     });
   }
 

@@ -36,6 +36,9 @@ struct ProjectionShape {
   graph::Activation activation = graph::Activation::gelu;
   bool activated = false;
   bool residual = false;
+  // Whether an own kernel may take it where channels are few. Not for attention, whose projections of many
+  // tokens are faster by a library.
+  bool own_kernel = false;
 };
 
 struct ProjectionRun {
@@ -81,8 +84,8 @@ class Family {
   virtual std::string_view name() const noexcept = 0;
   virtual plan::Claim claim(const plan::LayerProblem& problem, const plan::Conditions& conditions) const = 0;
 
-  // Whether its projections do.
-  virtual bool needs_blas() const noexcept { return false; }
+  // Whether that projection needs cuBLASLt.
+  virtual bool needs_blas(const ProjectionShape&, Precision) const { return false; }
 
   // How many elements apart tokens of `channels`, and heads of `head_dim`, lie in the workspace.
   virtual std::int64_t token_pitch(std::int64_t channels, Precision precision) const noexcept = 0;

@@ -39,8 +39,11 @@ class FamilyImplementation final : public CudaImplementation {
     return builder_for(*layers[0].layer)->kernels(*family_, layers[0], conditions);
   }
 
-  bool needs_blas(std::span<const plan::LayerProblem> layers) const override {
-    return family_->needs_blas() && builder_for(*layers[0].layer)->projects;
+  bool needs_blas(std::span<const plan::LayerProblem> layers, Precision precision) const override {
+    const auto projections =
+        builder_for(*layers[0].layer)->projections(*family_, *layers[0].layer, precision);
+    return std::any_of(projections.begin(), projections.end(),
+                       [&](const ProjectionShape& shape) { return family_->needs_blas(shape, precision); });
   }
 
   std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,

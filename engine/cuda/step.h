@@ -59,7 +59,7 @@ class CudaImplementation : public plan::Implementation {
   virtual std::vector<KernelSpec> kernels(std::span<const plan::LayerProblem> layers,
                                           const plan::Conditions& conditions) const = 0;
   // Whether they need cuBLASLt.
-  virtual bool needs_blas(std::span<const plan::LayerProblem>) const { return false; }
+  virtual bool needs_blas(std::span<const plan::LayerProblem>, Precision) const { return false; }
   // For layers that claim() accepted. `weights` has one entry per layer and may be gone after the call; the
   // device is current and outlives the step.
   virtual std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,

@@ -5,6 +5,7 @@
 
 #include "cuda/composed/attention.h"
 #include "cuda/composed/projection.h"
+#include "cuda/composed/small_product.h"
 #include "cuda/reference/family.h"
 #include "layout/norm_plan.h"
 
@@ -63,7 +64,9 @@ class Composed final : public Family {
 
   std::string_view name() const noexcept override { return "composed"; }
 
-  bool needs_blas() const noexcept override { return true; }
+  bool needs_blas(const ProjectionShape& shape, Precision precision) const override {
+    return !small_product_kernel(shape, precision);
+  }
 
   plan::Claim claim(const plan::LayerProblem& problem, const plan::Conditions& conditions) const override {
     if (!blas_missing_.empty()) return plan::Claim::decline(blas_missing_);

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "cuda/blas.h"
+#include "cuda/composed/small_product.h"
 #include "cuda/layers/layers.h"
 #include "cuda/memory.h"
 #include "warpweave/error.h"
@@ -118,6 +119,7 @@ class BlasProjection final : public Projection {
 }  // namespace
 
 std::vector<KernelSpec> composed_projection_kernels(const ProjectionShape& shape, Precision precision) {
+  if (const auto small = small_product_kernel(shape, precision)) return {*small};
   std::vector<KernelSpec> list;
   if (!direct(shape, precision)) list.push_back(finish_kernel(precision));
   if (own_activation(shape)) list.push_back(activation_kernel(shape, precision));
@@ -128,6 +130,8 @@ std::unique_ptr<const Projection> make_composed_projection(const ProjectionShape
                                                            std::span<const float> weight,
                                                            std::span<const float> bias, Precision precision,
                                                            const GpuDevice& device) {
+  if (small_product_kernel(shape, precision))
+    return make_small_product(shape, weight, bias, precision, device);
   return std::make_unique<BlasProjection>(shape, weight, bias, precision, device);
 }
 

@@ -1,6 +1,6 @@
-// A projection as a cuBLASLt product, with own kernels for what its epilogue cannot do: activations other
-// than relu, and outputs whose channels are no multiple of 16 bytes (those go through padded float32
-// scratch).
+// A projection as a cuBLASLt product, or by an own kernel where channels are few (small_product.h). With own
+// kernels for what its epilogue cannot do: activations other than relu, and outputs whose channels are no
+// multiple of 16 bytes (those go through padded float32 scratch).
 #pragma once
 
 #include <memory>

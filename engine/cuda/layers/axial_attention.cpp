@@ -32,6 +32,12 @@ struct Layout {  // elements
   }
 };
 
+std::vector<ProjectionShape> projections_of(const Family& family, const graph::Layer& layer,
+                                            Precision precision) {
+  const Layout layout(family, static_cast<const AxialAttention&>(layer), precision);
+  return {layout.qkv, layout.output};
+}
+
 std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProblem& problem,
                                    const plan::Conditions& conditions) {
   const auto& layer = static_cast<const AxialAttention&>(*problem.layer);
@@ -195,7 +201,7 @@ std::unique_ptr<const BoundStep> AttentionStep::bind(const StepShape& shape) con
 }  // namespace
 
 const LayerBuilder kAxialAttention = {
-    "axial_attention", true, kernels_of,
+    "axial_attention", projections_of, kernels_of,
     [](const BuildContext& context, const graph::Layer& layer,
        const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
       return std::make_unique<AttentionStep>(context, static_cast<const AxialAttention&>(layer), weights);

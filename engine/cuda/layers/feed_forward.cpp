@@ -15,10 +15,16 @@ struct Layout {  // elements
 
   Layout(const Family& family, const FeedForward& layer, Precision precision)
       : token(family.token_pitch(layer.dim, precision)), hidden(family.token_pitch(layer.hidden, precision)) {
-    up = {.n = hidden, .k = token, .activation = layer.activation, .activated = true};
-    down = {.n = layer.dim, .k = hidden, .residual = layer.residual};
+    up = {.n = hidden, .k = token, .activation = layer.activation, .activated = true, .own_kernel = true};
+    down = {.n = layer.dim, .k = hidden, .residual = layer.residual, .own_kernel = true};
   }
 };
+
+std::vector<ProjectionShape> projections_of(const Family& family, const graph::Layer& layer,
+                                            Precision precision) {
+  const Layout layout(family, static_cast<const FeedForward&>(layer), precision);
+  return {layout.up, layout.down};
+}
 
 std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProblem& problem,
                                    const plan::Conditions& conditions) {
@@ -104,7 +110,7 @@ std::unique_ptr<const BoundStep> FeedForwardStep::bind(const StepShape& shape) c
 
 }  // namespace
 
-const LayerBuilder kFeedForward = {"feed_forward", true, kernels_of,
+const LayerBuilder kFeedForward = {"feed_forward", projections_of, kernels_of,
                                    [](const BuildContext& context, const graph::Layer& layer,
                                       const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
                                      return std::make_unique<FeedForwardStep>(

@@ -21,7 +21,7 @@ struct BuildContext {
 
 struct LayerBuilder {
   std::string_view type;  // of the graph's layer
-  bool projects;          // whether it has projections
+  std::vector<ProjectionShape> (*projections)(const Family&, const graph::Layer&, Precision);
   std::vector<KernelSpec> (*kernels)(const Family&, const plan::LayerProblem&, const plan::Conditions&);
   // `family` and `device` of the context outlive the step.
   std::unique_ptr<const Step> (*build)(const BuildContext&, const graph::Layer&,

@@ -9,6 +9,8 @@ namespace {
 using graph::NormLayer;
 using graph::PositionEmbedding;
 
+std::vector<ProjectionShape> no_projections(const Family&, const graph::Layer&, Precision) { return {}; }
+
 std::vector<KernelSpec> norm_kernels(const Family& family, const plan::LayerProblem& problem,
                                      const plan::Conditions& conditions) {
   const auto& layer = static_cast<const NormLayer&>(*problem.layer);
@@ -78,7 +80,7 @@ class PositionStep final : public Step {
 
 }  // namespace
 
-const LayerBuilder kNorm = {"norm", false, norm_kernels,
+const LayerBuilder kNorm = {"norm", no_projections, norm_kernels,
                             [](const BuildContext& context, const graph::Layer& layer,
                                const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
                               return std::make_unique<NormStep>(context, static_cast<const NormLayer&>(layer),
@@ -86,7 +88,7 @@ const LayerBuilder kNorm = {"norm", false, norm_kernels,
                             }};
 
 const LayerBuilder kPositionEmbedding = {
-    "position_embedding", false, position_kernels,
+    "position_embedding", no_projections, position_kernels,
     [](const BuildContext& context, const graph::Layer& layer,
        const weights::LayerWeights& weights) -> std::unique_ptr<const Step> {
       return std::make_unique<PositionStep>(context, static_cast<const PositionEmbedding&>(layer), weights);

@@ -47,12 +47,18 @@ Form form_of(const graph::Layer& layer) {
           .unembed = true};
 }
 
+std::vector<ProjectionShape> projections_of(const Family& family, const graph::Layer& layer,
+                                            Precision precision) {
+  const Form form = form_of(layer);
+  return {{.n = form.n_pitch(family, precision), .k = form.k_pitch(family, precision), .own_kernel = true}};
+}
+
 std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProblem& problem,
                                    const plan::Conditions& conditions) {
   const Form form = form_of(*problem.layer);
   const Precision precision = conditions.precision;
   const std::int64_t k = form.k_pitch(family, precision);
-  auto list = family.projection_kernels({.n = form.n_pitch(family, precision), .k = k}, precision);
+  auto list = family.projection_kernels(projections_of(family, *problem.layer, precision)[0], precision);
   const Gather gather = form.gather(family, precision);
   if (gather == Gather::pad) {
     for (auto& spec : family.norm_kernels({graph::NormKind::none, form.k, k}, precision))
@@ -73,7 +79,7 @@ class ProductStep final : public Step {
         n_(form_.n_pitch(context.family, context.precision)),
         gather_(form_.gather(context.family, context.precision)) {
     product_ = context.family.projection(
-        {.n = n_, .k = k_}, padded(weights.find("weight"), form_.n, form_.k, n_, k_),
+        {.n = n_, .k = k_, .own_kernel = true}, padded(weights.find("weight"), form_.n, form_.k, n_, k_),
         padded(weights.find("bias"), form_.n, 1, n_, 1), context.precision, context.device);
     const auto kernel = [&](const char* name) {
       return context.device.kernels().get(elementwise_kernel(name, device_type(context.precision)));
@@ -168,8 +174,8 @@ std::unique_ptr<const Step> build(const BuildContext& context, const graph::Laye
 
 }  // namespace
 
-const LayerBuilder kLinear = {"linear", true, kernels_of, build};
-const LayerBuilder kPatchEmbed = {"patch_embed", true, kernels_of, build};
-const LayerBuilder kPatchUnembed = {"patch_unembed", true, kernels_of, build};
+const LayerBuilder kLinear = {"linear", projections_of, kernels_of, build};
+const LayerBuilder kPatchEmbed = {"patch_embed", projections_of, kernels_of, build};
+const LayerBuilder kPatchUnembed = {"patch_unembed", projections_of, kernels_of, build};
 
 }  // namespace warpweave::cuda
