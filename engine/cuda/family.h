@@ -91,6 +91,9 @@ class Family {
   virtual std::int64_t token_pitch(std::int64_t channels, Precision precision) const noexcept = 0;
   virtual std::int64_t head_pitch(std::int64_t head_dim, Precision precision) const noexcept = 0;
 
+  // Whether q comes with |scale| log2(e) multiplied into its weights (AttentionShape::folded).
+  virtual bool folds_scale(double, Precision) const { return false; }
+
   // The kernels of an operation, and the operation itself on a device where they are loaded.
   virtual std::vector<KernelSpec> norm_kernels(const NormShape& shape, Precision precision) const = 0;
   virtual std::unique_ptr<const NormOperation> norm(const NormShape& shape, Precision precision,

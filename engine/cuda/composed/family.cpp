@@ -1,7 +1,9 @@
 #include "cuda/composed/family.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "cuda/composed/attention.h"
 #include "cuda/composed/projection.h"
@@ -104,6 +106,12 @@ class Composed final : public Family {
   std::int64_t head_pitch(std::int64_t head_dim, Precision precision) const noexcept override {
     const std::int64_t unit = 2 * elements_of_16_bytes(precision);  // k of one tensor-core instruction
     return (head_dim + unit - 1) / unit * unit;
+  }
+
+  // In 16 bits, unless fp16 might overflow.
+  bool folds_scale(double scale, Precision precision) const override {
+    return precision == Precision::bf16 ||
+           (precision == Precision::fp16 && std::fabs(scale) * std::numbers::log2e <= 1);
   }
 
   std::vector<KernelSpec> norm_kernels(const NormShape& shape, Precision precision) const override {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "cuda/layers/layers.h"
 #include "cuda/rope.h"
@@ -20,15 +21,25 @@ using graph::Axis;
 
 struct Layout {  // elements
   std::int64_t token, head, inner, out;
+  bool folded;  // AttentionShape::folded
   ProjectionShape qkv, output;
 
   Layout(const Family& family, const AxialAttention& layer, Precision precision)
       : token(family.token_pitch(layer.dim, precision)),
         head(family.head_pitch(layer.head_dim, precision)),
         inner(layer.heads * head),
-        out(layer.dim) {
+        out(layer.dim),
+        folded(family.folds_scale(layer.scale, precision)) {
     qkv = {.n = 3 * inner, .k = token};
     output = {.n = out, .k = inner, .residual = layer.residual};
+  }
+
+  // What q's weights are multiplied by, and the scale that is left to the kernels, who take a positive one.
+  float factor_of_q(const AxialAttention& layer) const {
+    return static_cast<float>(folded ? layer.scale * std::numbers::log2e : std::copysign(1.0, layer.scale));
+  }
+  float scale_left(const AxialAttention& layer) const {
+    return folded ? std::numbers::ln2_v<float> : static_cast<float>(std::fabs(layer.scale));
   }
 };
 
@@ -43,11 +54,12 @@ std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProble
   const auto& layer = static_cast<const AxialAttention&>(*problem.layer);
   const Precision precision = conditions.precision;
   const Layout layout(family, layer, precision);
-  auto list = joined({family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision),
-                      family.projection_kernels(layout.qkv, precision),
-                      family.attention_kernels(
-                          {layer.heads, layout.head, layer.length(problem.input), layer.causal}, conditions),
-                      family.projection_kernels(layout.output, precision)});
+  auto list = joined(
+      {family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision),
+       family.projection_kernels(layout.qkv, precision),
+       family.attention_kernels(
+           {layer.heads, layout.head, layer.length(problem.input), layer.causal, layout.folded}, conditions),
+       family.projection_kernels(layout.output, precision)});
   if (layer.rope) list.push_back(elementwise_kernel("rope", device_type(precision)));
   return list;
 }
@@ -60,9 +72,8 @@ std::vector<float> spread_heads(const float* weight, const AxialAttention& layer
   result.assign(static_cast<std::size_t>(3 * layout.inner * k_pitch), 0.0f);
   for (std::int64_t row = 0; row < 3 * layer.inner(); ++row) {
     const std::int64_t to = row / layer.head_dim * layout.head + row % layer.head_dim;
-    // Kernels take a positive scale; a negative one is moved into q.
-    const float sign = layer.scale < 0 && row < layer.inner() ? -1.0f : 1.0f;
-    for (std::int64_t i = 0; i < k; ++i) result[to * k_pitch + i] = sign * weight[row * k + i];
+    const float factor = row < layer.inner() ? layout.factor_of_q(layer) : 1.0f;
+    for (std::int64_t i = 0; i < k; ++i) result[to * k_pitch + i] = factor * weight[row * k + i];
   }
   return result;
 }
@@ -126,8 +137,8 @@ class AttentionStep::Bound final : public BoundStep {
         qkv_(step.qkv_->bind(shape.input.cells())),
         output_(step.output_->bind(shape.input.cells())),
         attention_(step.context_.family.attention(
-            {step.layer_.heads, step.layout_.head, length_, step.layer_.causal}, step.context_.precision,
-            step.context_.device)) {
+            {step.layer_.heads, step.layout_.head, length_, step.layer_.causal, step.layout_.folded},
+            step.context_.precision, step.context_.device)) {
     if (step.layer_.rope) prepare_rope();
   }
 
@@ -163,7 +174,7 @@ class AttentionStep::Bound final : public BoundStep {
       p.sequences = tokens / length_;
       p.length = length_;
       p.heads = layer.heads;
-      p.scale = static_cast<float>(std::abs(layer.scale));
+      p.scale = step_.layout_.scale_left(layer);
       attention_->enqueue(run.stream, p);
       output_->enqueue(run.stream,
                        {narrow, layer.residual ? run.y : nullptr, run.y, s.cells, tokens, scratch});
