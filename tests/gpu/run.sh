@@ -84,7 +84,7 @@ record unfinished
 
 alone='GpuErrors.OutOfMemory:*GpuPrepare*' # takes all memory; is timed
 shards tests $((cores > 8 ? 8 : cores)) 150 "$bin/warpweave_gpu_tests" --gtest_filter="-$alone"
-for name in long resident; do
+for name in long resident split; do
   program=$(find_program ${name}_gpu_tests $name)
   [ -n "$program" ] && part $name 150 "$program" &
 done
