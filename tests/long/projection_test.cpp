@@ -9,7 +9,6 @@
 #include <random>
 #include <set>
 
-#include "cuda/long/wide_projection.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::cuda::long_sequences {
@@ -101,80 +100,6 @@ TEST(Pack, HoldsEveryWeightOnce) {
       }
     EXPECT_EQ(static_cast<double>(nonzero), total);
   }
-}
-
-TEST(WidePlan, FitsAndCoversEveryShapeOnce) {
-  for (int k = 8; k <= kMostWideChannels; k += k < 600 ? 8 : 184)
-    for (int n = 8; n <= 3 * kMostWideChannels; n += n < 600 ? 8 : 1048) {
-      ProjectionShape s;
-      s.k = k, s.n = n;
-      const layout::WidePlan p = wide_plan_of(s);
-      ASSERT_LE(p.shared_bytes(), kSharedBytes);
-      ASSERT_GE(p.stages, 4);
-      ASSERT_EQ(p.stage_bytes() % 1024, 0);
-      ASSERT_GE(p.n_width(), n);
-      ASSERT_LT(p.n_width() - p.columns, n);
-      ASSERT_GE(p.steps() * layout::WidePlan::kStep, k);
-    }
-}
-
-TEST(WidePlan, OfTheMeasuredShapes) {
-  ProjectionShape s;
-  s.qkv = true, s.k = 768, s.n = 2304;
-  EXPECT_EQ(wide_plan_of(s).columns, 192);
-  s.qkv = false, s.n = 1000;
-  EXPECT_EQ(wide_plan_of(s).columns, 128);
-}
-
-// A tile of a step, as the copy engine would have swizzled it, is the weight less its rows' means, and `sums`
-// are the sums of what the rounding left.
-TEST(PackWide, HoldsEveryWeightOnce) {
-  std::mt19937 random(2);
-  std::normal_distribution<float> normal;
-  for (const Precision precision : {Precision::bf16, Precision::fp16})
-    for (const graph::NormKind norm : {graph::NormKind::layer, graph::NormKind::rms}) {
-      ProjectionShape s;
-      s.k = 328, s.n = 232, s.norm = norm;
-      const layout::WidePlan p = wide_plan_of(s);
-      std::vector<float> weight(static_cast<std::size_t>(s.k) * s.n), bias(static_cast<std::size_t>(s.n));
-      for (float& v : weight) v = 1 + normal(random);
-      for (float& v : bias) v = normal(random);
-      for (int k = 0; k < s.k; ++k) weight[static_cast<std::size_t>(7) * s.k + k] *= 1e7f;  // beyond fp16
-      const auto blob = pack_wide(s, p, weight, bias, precision);
-      ASSERT_EQ(blob.size(), static_cast<std::size_t>(p.packed_bytes()));
-      const auto constant = [&](int offset, int n) {
-        float v;
-        std::memcpy(&v, blob.data() + p.constants_of(n / p.columns) + offset + n % p.columns * 4, 4);
-        return v;
-      };
-      std::set<int> used;
-      for (int n = 0; n < s.n; ++n) {
-        const float* row = weight.data() + static_cast<std::size_t>(n) * s.k;
-        double mean = 0, sum = 0, size = 0;
-        if (norm == graph::NormKind::layer)
-          for (int k = 0; k < s.k; ++k) mean += static_cast<double>(row[k]) / s.k;
-        for (int k = 0; k < s.k; ++k) size = std::max(size, std::fabs(row[k] - mean));
-        EXPECT_EQ(constant(p.bias(), n), bias[n]);
-        Tensor values(storage_type(precision), {s.k});
-        const int place = layout::place_of(n % p.columns);
-        for (int k = 0; k < s.k; ++k) {
-          const int tile = n / p.columns, step = k / 64, piece = k % 64 / 8;
-          const int at = tile * p.tile_bytes() + step * p.step_bytes() + place * 128 +
-                         (piece ^ place % 8) * 16 + k % 8 * 2;
-          EXPECT_TRUE(used.insert(at).second);
-          std::memcpy(static_cast<std::byte*>(values.data()) + 2 * k, blob.data() + at, 2);
-        }
-        const Tensor wide = values.to(DType::f32);
-        for (int k = 0; k < s.k; ++k) {
-          const double got = static_cast<double>(wide.values<float>()[k]) * constant(p.scale(), n);
-          EXPECT_NEAR(got, row[k] - mean, size * (precision == Precision::bf16 ? 4e-3 : 5e-4))
-              << n << " " << k;
-          sum += got;
-        }
-        EXPECT_NEAR(constant(p.sum(), n), sum, 1e-5 * size);
-      }
-      EXPECT_LT(*used.rbegin(), p.constants_of(0));
-    }
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "cuda/layers/layers.h"
 #include "cuda/long/attention_output.h"
 #include "cuda/long/layer.h"
-#include "cuda/long/layer_projection.h"
 #include "cuda/rope.h"
 #include "cuda/slices.h"
 
@@ -19,7 +18,6 @@ namespace {
 using graph::AxialAttention;
 using graph::Axis;
 
-constexpr int kWidest = kMostChannels;
 constexpr std::int64_t kMeasuredCells = 256 * 384;  // the smallest sample that was measured
 
 AttentionShape attention_shape(const AxialAttention& layer, std::int64_t head_pitch, std::int64_t length,
@@ -33,10 +31,15 @@ class LongStep final : public Step {
   LongStep(const Family& family, const AxialAttention& layer, const weights::LayerWeights& weights,
            Precision precision, const GpuDevice& device)
       : family_(family), layer_(layer), precision_(precision), device_(device) {
-    const LayerShapes shapes = this->shapes();
+    const LayerShapes shapes = this->shapes(false);
+    const layout::ProjectPlan qkv = plan_of(shapes.qkv), output = plan_of(shapes.output);
     const FoldedWeights folded = fold(layer, shapes, weights, precision);
-    qkv_.emplace(shapes.qkv, folded.qkv, folded.qkv_bias, precision, device);
-    output_.emplace(shapes.output, folded.output, folded.output_bias, precision, device);
+    qkv_weights_ = upload_bytes(pack_projection(qkv, folded.qkv, folded.qkv_bias, precision), "weights");
+    output_weights_ =
+        upload_bytes(pack_projection(output, folded.output, folded.output_bias, precision), "weights");
+    for (const bool masked : {false, true})
+      qkv_[masked] = TokenProjection(this->shapes(masked).qkv, qkv, precision, device);
+    output_ = TokenProjection(shapes.output, output, precision, device);
     if (attention_can_project(layer.heads, shapes.head_pitch))
       attention_output_.emplace(layer.heads, shapes.head_pitch, folded.output, folded.output_bias, precision);
   }
@@ -46,13 +49,16 @@ class LongStep final : public Step {
 
  private:
   class Bound;
-  LayerShapes shapes() const { return shapes_of(layer_, family_.head_pitch(layer_.head_dim, precision_)); }
+  LayerShapes shapes(bool masked) const {
+    return shapes_of(layer_, family_.head_pitch(layer_.head_dim, precision_), masked);
+  }
 
   const Family& family_;
   AxialAttention layer_;
   Precision precision_;
   const GpuDevice& device_;
-  std::optional<LayerProjection> qkv_, output_;  // always there
+  TokenProjection qkv_[2], output_;  // without and with a mask
+  DeviceBuffer qkv_weights_, output_weights_;
   std::optional<AttentionOutputWeights> attention_output_;
 };
 
@@ -60,7 +66,7 @@ class LongStep::Bound final : public BoundStep {
  public:
   Bound(const LongStep& step, const StepShape& shape)
       : step_(step),
-        shapes_(step.shapes()),
+        shapes_(step.shapes(false)),
         length_(step.layer_.length(shape.input)),
         heads_bytes_(2 * shapes_.inner),
         qkv_bytes_(6 * shapes_.inner),
@@ -90,12 +96,13 @@ class LongStep::Bound final : public BoundStep {
     std::byte* heads = run.workspace;  // the heads' results
     std::byte* qkv = heads + aligned(slices_.largest() * heads_bytes_);
     slices_.for_each([&](const Slice& s) {
-      WideRun p;
+      kernels::ProjectParams p{};
       p.x = run.x, p.y = qkv, p.mask = run.mask;
-      p.rotation = reinterpret_cast<const float*>(rotation_.data());
-      p.cells = s.cells, p.tokens = s.tokens(), p.eps = static_cast<float>(layer.norm.eps);
-      p.position_divisor = row ? 1 : s.columns, p.length = length_;
-      step_.qkv_->enqueue(run.stream, p);
+      p.weights = step_.qkv_weights_.data(), p.rotation = reinterpret_cast<const float*>(rotation_.data());
+      p.cells = s.cells, p.tokens = static_cast<int>(s.tokens());
+      p.eps = static_cast<float>(layer.norm.eps);
+      p.position_divisor = row ? 1 : static_cast<int>(s.columns), p.length = static_cast<int>(length_);
+      step_.qkv_[masked].enqueue(run.stream, p);
 
       kernels::AttentionParams a{};
       a.qkv = qkv, a.o = heads, a.mask = masked ? run.mask + s.cells.first : nullptr;
@@ -112,8 +119,8 @@ class LongStep::Bound final : public BoundStep {
       }
       attention_->enqueue(run.stream, a);
 
-      p.x = heads, p.y = run.y, p.residual = run.x, p.mask = nullptr;
-      step_.output_->enqueue(run.stream, p);
+      p.x = heads, p.y = run.y, p.residual = run.x, p.weights = step_.output_weights_.data();
+      step_.output_.enqueue(run.stream, p);
     });
   }
 
@@ -153,18 +160,20 @@ class Long final : public CudaImplementation {
     if (conditions.precision != Precision::bf16 && conditions.precision != Precision::fp16)
       return decline("it computes in bf16 and fp16, not " + std::string(to_string(conditions.precision)));
     if (layer->dim % 8 != 0) return decline("dim " + std::to_string(layer->dim) + " is not a multiple of 8");
-    if (layer->dim > kWidest)
-      return decline("dim " + std::to_string(layer->dim) + " is larger than " + std::to_string(kWidest));
+    if (layer->dim > kMostChannels)
+      return decline("dim " + std::to_string(layer->dim) + " is larger than " +
+                     std::to_string(kMostChannels));
     const std::int64_t head_pitch = family_->head_pitch(layer->head_dim, conditions.precision);
-    if (layer->heads > kWidest || head_pitch > kWidest || layer->heads * head_pitch > kWidest)
+    if (layer->heads > kMostChannels || head_pitch > kMostChannels ||
+        layer->heads * head_pitch > kMostChannels)
       return decline(std::to_string(layer->heads) + " heads of " + std::to_string(head_pitch) +
-                     " channels (padded) are more than " + std::to_string(kWidest));
+                     " channels (padded) are more than " + std::to_string(kMostChannels));
     const plan::Claim composed = family_->claim(rest[0], conditions);
     if (!composed) return composed;
     // The attention is the same, the projections are faster: chosen over the composed family where that was
     // measured (docs/long.md), and elsewhere only where that one cannot run.
-    const bool measured = layer->dim >= 128 && layer->dim <= kMostChannels && layer->inner() >= 128 &&
-                          rest[0].input.cells() >= kMeasuredCells;
+    const bool measured =
+        layer->dim >= 128 && layer->inner() >= 128 && rest[0].input.cells() >= kMeasuredCells;
     return plan::Claim::accept(composed.cost * (measured ? 0.9 : 1.1));
   }
 
@@ -177,10 +186,11 @@ class Long final : public CudaImplementation {
     auto list = family_->attention_kernels(shape, conditions);
     if (const auto plan = attention_output_plan(shape, conditions))
       list.push_back(long_attention_kernel(*plan, shape.causal, conditions.precision));
-    const LayerShapes shapes = shapes_of(layer, head_pitch);
-    for (const ProjectionShape* part : {&shapes.qkv, &shapes.output})
-      for (const KernelSpec& kernel : LayerProjection::kernels(*part, conditions.precision))
-        list.push_back(kernel);
+    const LayerShapes shapes = shapes_of(layer, head_pitch, false);
+    for (const bool masked : {false, true})
+      list.push_back(projection_kernel(shapes_of(layer, head_pitch, masked).qkv, plan_of(shapes.qkv),
+                                       conditions.precision));
+    list.push_back(projection_kernel(shapes.output, plan_of(shapes.output), conditions.precision));
     return list;
   }
 

@@ -7,10 +7,10 @@ namespace warpweave::cuda::long_sequences {
 
 using graph::AxialAttention;
 
-LayerShapes shapes_of(const AxialAttention& layer, std::int64_t head_pitch) {
+LayerShapes shapes_of(const AxialAttention& layer, std::int64_t head_pitch, bool masked) {
   LayerShapes s{.head_pitch = head_pitch, .inner = layer.heads * head_pitch, .qkv = {}, .output = {}};
   s.qkv.k = static_cast<int>(layer.dim), s.qkv.n = static_cast<int>(3 * s.inner);
-  s.qkv.qkv = true, s.qkv.norm = layer.norm.kind;
+  s.qkv.qkv = true, s.qkv.norm = layer.norm.kind, s.qkv.masked = masked;
   s.qkv.biased = layer.qkv_bias || layer.norm.kind == graph::NormKind::layer;
   s.qkv.rope_head = layer.rope ? static_cast<int>(head_pitch) : 0;
   s.output.k = static_cast<int>(s.inner), s.output.n = static_cast<int>(layer.dim);

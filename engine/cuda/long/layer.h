@@ -16,7 +16,7 @@ struct LayerShapes {
   ProjectionShape qkv, output;
 };
 
-LayerShapes shapes_of(const graph::AxialAttention& layer, std::int64_t head_pitch);
+LayerShapes shapes_of(const graph::AxialAttention& layer, std::int64_t head_pitch, bool masked);
 
 struct FoldedWeights {
   std::vector<float> qkv, qkv_bias;        // [3 inner, dim], [3 inner]
