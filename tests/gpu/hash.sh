@@ -1,9 +1,18 @@
 #!/usr/bin/env bash
-# Prints the hash of the device code and of the host code that launches it: what tests/gpu/record.json vouches for.
+# hash.sh [--header]: the hash of the device code and of the host code that launches it: what tests/gpu/record.json vouches
+# for. As a C++ header it goes into warpweave_gpu_tests, so that a record names the code that was built and ran.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-if git rev-parse --git-dir >/dev/null 2>&1; then
-  git ls-files -z kernels engine/cuda
+files() {
+  if git rev-parse --git-dir >/dev/null 2>&1; then
+    git ls-files -z kernels engine/cuda
+  else
+    find kernels engine/cuda -type f -print0
+  fi
+}
+hash=$(files | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-32)
+if [ "${1:-}" = --header ]; then
+  echo "constexpr char kCodeHash[] = \"$hash\";"
 else
-  find kernels engine/cuda -type f -print0
-fi | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-32
+  echo "$hash"
+fi

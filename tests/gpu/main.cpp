@@ -1,6 +1,7 @@
 // warpweave_gpu_tests [GoogleTest's options]      needs a GPU; without one it says so and exits with 77
 // warpweave_gpu_tests --compile sm_90a [PLAN [PRECISION]]
 //                         fills the kernel cache with what the tests need, of all plans or one; needs no GPU
+// warpweave_gpu_tests --hash                      of the device code that this was built from (hash.sh)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "accuracy/fixture.h"
+#include "code_hash.h"
 #include "cuda/backend.h"
 #include "cuda/compile_for.h"
 #include "model_data.h"
@@ -65,6 +67,7 @@ void compile_all(const Wanted& wanted) {
 int main(int argc, char** argv) {
   using namespace warpweave;
   testing::InitGoogleMock(&argc, argv);
+  if (argc == 2 && std::string(argv[1]) == "--hash") return std::puts(kCodeHash), 0;
   if (argc >= 3 && std::string(argv[1]) == "--compile") {
     gpu_test::Wanted wanted{.architecture = argv[2]};
     if (argc > 3) wanted.plans = {argv[3]};

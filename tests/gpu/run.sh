@@ -61,7 +61,7 @@ all_passed() { ! grep -hvxE 'passed|not installed' "$log"/parts/* | grep -q .; }
 
 record() { # STATUS
   local hash
-  hash=$(tests/gpu/hash.sh)
+  hash=$("$bin/warpweave_gpu_tests" --hash)
   {
     echo "{"
     echo "  \"gpu\": \"$gpu\","

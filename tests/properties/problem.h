@@ -59,7 +59,8 @@ Engine cpu_engine(const Model& model, const std::string& plan, Precision precisi
 Tensor random_grid(const Shape& shape, std::int64_t channels, std::uint64_t seed);   // float32
 Tensor random_mask(const Shape& shape, std::uint64_t seed, int percent_valid = 60);  // u8
 
-// Runs on memory poisoned with NaN, so that what is not written shows.
+// Runs on memory poisoned with NaN, so that what is not written shows. The memory is the host's: for engines
+// on the CPU.
 Tensor run(const Engine& engine, const Tensor& x, const Tensor* mask = nullptr, DType output = DType::f32);
 
 // [B, H, W, ...] -> [B, W, H, ...], of a grid or a mask.

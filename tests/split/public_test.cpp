@@ -79,10 +79,10 @@ TEST_P(SplitPublic, AgreesWithFloat64AndKeepsItsBitsInAnyBatch) {
   const Tensor x = properties::random_grid(grid(c, 5), dim, 3), mask = properties::random_mask(grid(c, 5), 4);
   const Tensor one = properties::samples(x, 1, 1), one_mask = properties::samples(mask, 1, 1);
   for (const bool masked : {false, true}) {
-    const Tensor all = properties::run(e, x, masked ? &mask : nullptr);
-    const Tensor alone = properties::run(e, one, masked ? &one_mask : nullptr);
+    const Tensor all = e.run(x, masked ? &mask : nullptr);
+    const Tensor alone = e.run(one, masked ? &one_mask : nullptr);
     EXPECT_TRUE(same_bits(properties::samples(all, 1, 1), alone)) << masked;
-    EXPECT_TRUE(same_bits(all, properties::run(e, x, masked ? &mask : nullptr))) << masked;
+    EXPECT_TRUE(same_bits(all, e.run(x, masked ? &mask : nullptr))) << masked;
     const Tensor exact = cpu.run(one, masked ? &one_mask : nullptr);
     EXPECT_LE(properties::update_error(alone, exact, one, c.attention.residual),
               precision == Precision::fp32 ? 1e-6 : 8e-4)
