@@ -31,12 +31,12 @@ struct Params {
 };
 
 struct Plan {
-  int head;             // elements of a head in memory: a multiple of 16, at most 128
-  int groups;           // warpgroups that compute, of 64 queries each; one more loads
-  int keys;             // of a stage: a multiple of 64
-  int stages;           // 2 or more
-  int blocks;           // of a multiprocessor, that registers are to suffice for
-  int panels = 0;       // of 64 channels of all heads together where the kernel ends with the output projection
+  int head;        // elements of a head in memory: a multiple of 16, at most 128
+  int groups;      // warpgroups that compute, of 64 queries each; one more loads
+  int keys;        // of a stage: a multiple of 64
+  int stages;      // 2 or more
+  int blocks;      // of a multiprocessor, that registers are to suffice for
+  int panels = 0;  // of 64 channels of all heads together where the kernel ends with the output projection
   bool folded = false;  // q comes multiplied by scale log2(e)
 
   static constexpr int kBoxRows = 64;
@@ -57,8 +57,8 @@ struct Plan {
     return most < 240 ? most : 240;
   }
 
-  // Shared memory, in bytes: queries of this item and the next, stages of keys and values, results of all heads
-  // (for the output projection), barriers, and a word for each item of the block.
+  // Shared memory, in bytes: queries of this item and the next, stages of keys and values, results of all
+  // heads (for the output projection), barriers, and a word for each item of the block.
   static constexpr int kPanelBytes = 64 * 128;  // 64 rows of 64 channels
   static constexpr int kMostItems = 64;         // of a block
   WARPWEAVE_BOTH int query_bytes() const { return groups * tile_bytes(64); }
@@ -69,9 +69,9 @@ struct Plan {
   WARPWEAVE_BOTH int verdicts_at() const { return barriers_at() + 8 * 4 * (1 + stages); }
   WARPWEAVE_BOTH int shared_bytes() const { return verdicts_at() + 4 * kMostItems; }
 
-  // The packed weight of the output projection: 64 output channels after another (zeros behind the last), each as
-  // `panels` of 64 rows and 64 columns, rows swizzled over 128 bytes as the copy engine does. 32 rows at a time are
-  // permuted so that a lane's accumulators are 8 neighbouring output channels.
+  // The packed weight of the output projection: 64 output channels after another (zeros behind the last),
+  // each as `panels` of 64 rows and 64 columns, rows swizzled over 128 bytes as the copy engine does. 32 rows
+  // at a time are permuted so that a lane's accumulators are 8 neighbouring output channels.
   static constexpr int kChunk = 64;
   WARPWEAVE_BOTH static int chunks(int dim) { return (dim + kChunk - 1) / kChunk; }
   // Element of the packed weight where W[n, k] goes.

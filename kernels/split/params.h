@@ -71,10 +71,10 @@ struct ShortParams {
   float* y;                   // may be x
   const unsigned char* mask;  // null: every cell is valid
   const float* rotations;     // as LinearParams has it
-  Weight qkv, out;     // of the one
-  const void* layer;   // of the other: both weights as WarpLayer has them
-  Sequences cells;     // of the grid
-  unsigned sequences;  // below 2^31
+  Weight qkv, out;            // of the one
+  const void* layer;          // of the other: both weights as WarpLayer has them
+  Sequences cells;            // of the grid
+  unsigned sequences;         // below 2^31
   int length;
   float eps, score_scale;
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# hash.sh [--header]: the hash of the device code and of the host code that launches it: what tests/gpu/record.json vouches
-# for. As a C++ header it goes into warpweave_gpu_tests, so that a record names the code that was built and ran.
+# hash.sh [--header]: the hash of the device code and of the host code that launches it, line comments and white space apart:
+# what tests/gpu/record.json vouches for. As a C++ header it goes into warpweave_gpu_tests, so that a record names the code
+# that was built and ran.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 files() {
@@ -10,7 +11,11 @@ files() {
     find kernels engine/cuda -type f -print0
   fi
 }
-hash=$(files | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-32)
+hash=$(files | LC_ALL=C sort -z | while IFS= read -r -d '' file; do
+  echo "$file"
+  sed 's:\(^\|[[:space:]]\)//.*::' "$file" | tr -d '[:space:]'
+  echo
+done | sha256sum | cut -c1-32)
 if [ "${1:-}" = --header ]; then
   echo "constexpr char kCodeHash[] = \"$hash\";"
 else
