@@ -86,10 +86,12 @@ struct Norm {
   }
 
   __device__ __forceinline__ void run() const {
-    // Lanes of a warp stay together for the sums, so the last tokens are done by some twice.
+    // Lanes of a warp stay together for the sums, so some work on the last token as well; one of them writes it, since
+    // y may be x.
     const i64 last = p.tokens - 1, stride = static_cast<i64>(gridDim.x) * TOKENS;
     for (i64 base = static_cast<i64>(blockIdx.x) * TOKENS; base < p.tokens; base += stride) {
-      const auto token = [&](int t) { return min(base + t * ABREAST + threadIdx.x / LANES, last); };
+      const auto place = [&](int t) { return base + t * ABREAST + threadIdx.x / LANES; };
+      const auto token = [&](int t) { return min(place(t), last); };
       Chunk x[T][PER];
 #pragma unroll
       for (int t = 0; t < T; ++t) load(x[t], cell_of(p.cells, token(t)));
@@ -128,18 +130,19 @@ struct Norm {
           for (int c = 0; c < V; ++c) {
             result[c] = present(i) ? centred(to_float(x[t][i].v[c]), t) * gain[t] * weight[c] + bias[c] : 0.0f;
           }
-          Row<Out, PITCH>::store(p.y, token(t), d, result);
+          if (place(t) <= last) Row<Out, PITCH>::store(p.y, place(t), d, result);
         }
       }
-      if (p.copy) copy(x, token);
+      if (p.copy) copy(x, place, last);
     }
   }
 
-  template <class Token>
-  __device__ __forceinline__ void copy(const Chunk (&x)[T][PER], Token token) const {
+  template <class Place>
+  __device__ __forceinline__ void copy(const Chunk (&x)[T][PER], Place place, i64 last) const {
 #pragma unroll
     for (int t = 0; t < T; ++t) {
-      In* const to = static_cast<In*>(p.copy) + cell_of(p.cells, token(t)) * DIM;
+      if (place(t) > last) continue;
+      In* const to = static_cast<In*>(p.copy) + cell_of(p.cells, place(t)) * DIM;
 #pragma unroll
       for (int i = 0; i < PER; ++i) {
         if (present(i)) *reinterpret_cast<Chunk*>(to + channel(i)) = x[t][i];

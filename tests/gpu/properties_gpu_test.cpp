@@ -222,6 +222,52 @@ TEST(GpuRange, SteepScoresStayFinite) {
   }
 }
 
+// A tiny scale multiplied into 16-bit weights would cost their digits.
+TEST(GpuRange, TinyScalesKeepTheirDigits) {
+  for (const char* scale : {"1e-4", "-1e-5", "1e-6", "0"}) {
+    const Model model =
+        make_model(128, {std::string("axial_attention: {axis: row, heads: 4, norm: none, residual: false, "
+                                     "out_bias: false, scale: ") +
+                         scale + "}"});
+    Tensor x = random_grid({1, 3, 300}, 128, 16);
+    for (float& v : x.values<float>()) v *= 300;
+    for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+      const Tensor stored = properties::rounded(x, precision);
+      const Tensor y64 = properties::cpu_engine(model, "reference", Precision::fp64).run(stored);
+      for (const auto& plan : plans()) {
+        EXPECT_LE(update_error(run(engine(model, plan, precision), stored), y64, stored, false),
+                  precision == Precision::bf16 ? 5e-2 : 6e-3)
+            << plan << " " << to_string(precision) << " scale " << scale;
+      }
+    }
+  }
+}
+
+// In the last block some lanes have no token of their own.
+TEST(GpuSession, NormOverItsInputTakesEveryTokenOnce) {
+  for (const std::int64_t dim : {24, 64, 128, 256, 768}) {
+    const Model model = make_model(dim, {"norm:"});
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      const Engine e = engine(model, "composed", precision);
+      for (const std::int64_t columns : {1, 16, 65, 16384}) {
+        const DType type = storage_type(precision);
+        const Tensor x = random_grid({1, 1, columns}, dim, 17).to(type), expected = e.run(x, nullptr, type);
+        Session session = e.prepare({1, 1, columns});
+        for (int turn = 0; turn < 20; ++turn) {
+          const DeviceMemory memory(x);
+          session.run({memory.data(), type, session.input_shape()},
+                      {memory.data(), type, session.output_shape()});
+          REQUIRE_CUDA(cudaDeviceSynchronize());
+          Tensor y(type, x.shape());
+          memory.copy_to(y);
+          ASSERT_TRUE(same_bits(y, expected))
+              << to_string(precision) << " dim " << dim << ", " << columns << " columns";
+        }
+      }
+    }
+  }
+}
+
 // NaN in a valid cell stays in its sequence, and is seen there.
 TEST(GpuIsolation, OfSequences) {
   const Model model = make_model(32, {"axial_attention: {axis: column, heads: 2}"});

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/gpu/run.sh [FOLDER]: all GPU tests on this machine in some minutes at most; a short table last.
 #
-# FOLDER holds warpweave_gpu_tests (default build/release/tests/gpu), and long_gpu_tests, resident_gpu_tests and the
+# FOLDER holds warpweave_gpu_tests (default build/release/tests/gpu), and long_gpu_tests, resident_gpu_tests, split_gpu_tests and the
 # warpweave executable, in itself or where the build has them. Tests run in several processes at a time, each part under
 # a time limit, all of them together under WARPWEAVE_GPU_TESTS_SECONDS (240); what is timed runs alone, last.
 # Writes tests/gpu/record.json after every stage: GPU, date, counts, how each part ended, and the hash of the code that was
@@ -56,7 +56,7 @@ shards() {
   done
 }
 
-count() { cat "$log"/tests.* "$log"/alone "$log"/long "$log"/resident 2>/dev/null | grep -cE "$1"; }
+count() { cat "$log"/tests.* "$log"/alone "$log"/long "$log"/resident "$log"/split 2>/dev/null | grep -cE "$1"; }
 all_passed() { ! grep -hvxE 'passed|not installed' "$log"/parts/* | grep -q .; }
 
 record() { # STATUS
@@ -125,7 +125,7 @@ else
 fi
 
 all_passed && record passed || record failed
-grep -hE "^\[  FAILED  \]" "$log"/tests.* "$log/alone" "$log/long" "$log/resident" 2>/dev/null | sort -u | head -40
+grep -hE "^\[  FAILED  \]" "$log"/tests.* "$log/alone" "$log/long" "$log/resident" "$log/split" 2>/dev/null | sort -u | head -40
 # The worst of each plan and precision over all processes.
 grep -hE "^worst of" "$log"/tests.* 2>/dev/null | sed -E 's/ +([0-9]+) cases: /|\1|/' |
   awk -F '|' '{ n[$1] += $2; if (!($1 in worst) || $3 + 0 > worst[$1] + 0) worst[$1] = $3 }

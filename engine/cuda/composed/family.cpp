@@ -108,10 +108,11 @@ class Composed final : public Family {
     return (head_dim + unit - 1) / unit * unit;
   }
 
-  // In 16 bits, unless fp16 might overflow.
+  // In 16 bits, unless weights might leave fp16's range, or the range in which it has all its digits.
   bool folds_scale(double scale, Precision precision) const override {
+    const double factor = std::fabs(scale) * std::numbers::log2e;
     return precision == Precision::bf16 ||
-           (precision == Precision::fp16 && std::fabs(scale) * std::numbers::log2e <= 1);
+           (precision == Precision::fp16 && factor <= 1 && factor >= 1.0 / 64);
   }
 
   std::vector<KernelSpec> norm_kernels(const NormShape& shape, Precision precision) const override {

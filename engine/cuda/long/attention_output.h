@@ -21,7 +21,7 @@ std::optional<LongAttentionPlan> attention_output_plan(const AttentionShape& sha
 class AttentionOutputWeights {
  public:
   // `weight` [dim, heads head_pitch], `bias` [dim] or empty; in fp16 a power of two is taken out of a
-  // channel's weights where they are large.
+  // channel's weights, which keeps them in range.
   AttentionOutputWeights(std::int64_t heads, std::int64_t head_pitch, std::span<const float> weight,
                          std::span<const float> bias, Precision precision);
   // With y and residual at the first cell of a slice.
