@@ -15,6 +15,7 @@ namespace warpweave::bench {
 namespace {
 
 constexpr std::size_t kMostRounds = 1000;
+constexpr double kHopeless = 10;     // times as slow as another plan: timed once
 constexpr double kGpuWarmUp = 0.03;  // seconds: an idle GPU's clock needs some work to rise
 
 // "cpu_fused", or "cpu_fused x6, reference x2".
@@ -92,6 +93,7 @@ std::vector<Measurement> measure(const Case& what, const EngineOptions& options,
                                         : ExactResults::of_model(what.model, what.shape);
   std::vector<Measurement> results;
   std::vector<Contestant> contestants;
+  double fastest = std::numeric_limits<double>::infinity();  // seconds a pass of those that are warm
   for (const std::string& plan : plans) {
     EngineOptions chosen = options;
     chosen.plan = plan;
@@ -123,13 +125,14 @@ std::vector<Measurement> measure(const Case& what, const EngineOptions& options,
     const bool gpu = engine.device().kind == Device::Kind::cuda;
     c.timer = gpu ? graph_timer(*c.session, engine.device(), x, m.flops) : host_timer(*c.session, x);
     m.chain = c.timer->chain();
-    double warm = 0;
-    do warm += c.timer->run() * m.chain;
+    double warm = 0, pass = 0;
+    do warm += (pass = c.timer->run()) * m.chain;
     while (gpu && warm < kGpuWarmUp);
-    if (warm > protocol.most_seconds) {  // too slow to be run again
-      m.times.push_back(warm / m.chain);
-      c.spent = warm;
+    if (warm > protocol.most_seconds || pass > kHopeless * fastest) {  // too slow to be run again
+      m.times.push_back(pass);
+      c.spent = protocol.most_seconds;
     }
+    fastest = std::min(fastest, pass);
     contestants.push_back(std::move(c));
   }
 
