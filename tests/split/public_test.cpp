@@ -4,6 +4,7 @@
 //   split_gpu_tests --compile sm_90a     fills the kernel cache with what it needs; needs no GPU
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -20,6 +21,7 @@ namespace {
 
 using gpu_test::DeviceMemory;
 using properties::Attention;
+using properties::Dice;
 using properties::same_bits;
 
 struct LayerCase {
@@ -134,16 +136,105 @@ INSTANTIATE_TEST_SUITE_P(All, SplitPublic,
                                   std::string(to_string(std::get<1>(test.param)));
                          });
 
+constexpr int kRandomLayers = 44, kProblems = 13, kLeastRun = 500;
+
+struct RandomLayer {
+  Attention attention;
+  Precision precision;
+  bool masked;
+};
+
+RandomLayer random_layer(int index) {
+  Dice dice(static_cast<std::uint64_t>(index) * 613 + 5);
+  RandomLayer r;
+  Attention& a = r.attention;
+  a.dim = dice.pick<std::int64_t>({8, 20, 33, 48, 64, 64, 64, 100, 128, 128, 200, 256, 264, 384});
+  a.heads = dice.pick<std::int64_t>({1, 2, 3, 4, 4, 5, 8});
+  a.head_dim = dice.pick<std::int64_t>({4, 8, 16, 16, 24, 32, 40, 64});
+  a.axis = dice.chance(50) ? "row" : "column";
+  a.norm = dice.pick<std::string>({"layer", "layer", "rms"});
+  a.qkv_bias = dice.chance(40), a.out_bias = dice.chance(75), a.residual = dice.chance(75);
+  a.causal = dice.chance(30);
+  if (dice.chance(20)) a.scale = dice.pick<std::string>({"0.3", "0.05", "-0.2"});
+  if (dice.chance(35))
+    a.rope = "{style: " + dice.pick<std::string>({"half", "interleaved"}) +
+             ", dims: " + std::to_string(2 * (1 + dice.below(a.head_dim / 2))) + "}";
+  r.precision = dice.chance(50) ? Precision::fp32 : Precision::tf32;
+  r.masked = dice.chance(40);
+  return r;
+}
+
+// Lengths about the sizes of tiles and beyond; one to three samples.
+Shape random_shape(const RandomLayer& r, Dice& dice) {
+  const std::int64_t longest = dice.pick<std::int64_t>({16, 32, 32, 64, 150, 300});
+  const std::int64_t length = 1 + dice.below(longest), other = 1 + dice.below(1 + 300 / longest);
+  const std::int64_t batch = 1 + dice.below(3);
+  return r.attention.axis == "row" ? Shape{batch, other, length} : Shape{batch, length, other};
+}
+
+Model random_model(int index) {
+  const Attention a = random_layer(index).attention;
+  return properties::make_model(a.dim, {a.yaml()}, static_cast<std::uint64_t>(index));
+}
+
+TEST(SplitRandom, ProblemsAgreeWithFloat64) {
+  int run = 0, declined = 0;
+  double worst[2] = {0, 0};
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  for (int i = 0; i < kRandomLayers; ++i) {
+    const RandomLayer r = random_layer(i);
+    const Model m = random_model(i);
+    const Engine gpu(m, options(r.precision));
+    const Engine cpu = properties::cpu_engine(m, "reference", Precision::fp64, threads);
+    Dice dice(static_cast<std::uint64_t>(i));
+    for (int k = 0; k < kProblems; ++k) {
+      const Shape s = random_shape(r, dice);
+      const auto seed = static_cast<std::uint64_t>(i * kProblems + k);
+      const Tensor x = properties::random_grid(s, r.attention.dim, seed),
+                   mask = properties::random_mask(s, seed);
+      const Tensor* used = r.masked ? &mask : nullptr;
+      Tensor y;
+      try {
+        y = gpu.run(x, used);
+      } catch (const Error& e) {
+        ASSERT_EQ(e.code(), ErrorCode::device) << e.what();
+        ++declined;
+        continue;
+      }
+      ++run;
+      const double error = properties::update_error(y, cpu.run(x, used), x, r.attention.residual);
+      double& most = worst[r.precision == Precision::tf32];
+      most = std::max(most, error);
+      EXPECT_LE(error, gpu_test::loose_limit(r.precision))
+          << r.attention.yaml() << " " << s.batch << "," << s.rows << "," << s.columns;
+    }
+  }
+  std::printf("split: %d run, %d declined; worst error fp32 %.2e, tf32 %.2e\n", run, declined, worst[0],
+              worst[1]);
+  EXPECT_GE(run, kLeastRun);
+}
+
 void compile_all(const std::string& architecture) {
   const std::vector<LayerCase> list = cases();
   std::atomic<std::size_t> next{0};
   std::vector<std::jthread> threads;
   for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t) {
     threads.emplace_back([&] {
-      for (std::size_t i = next++; i < 2 * list.size(); i = next++) {
-        const LayerCase& c = list[i / 2];
-        cuda::compile_for(model(c).data()->graph, grid(c, 1), architecture,
-                          options(i % 2 ? Precision::tf32 : Precision::fp32));
+      for (std::size_t i = next++; i < 2 * list.size() + kRandomLayers; i = next++) {
+        if (i < 2 * list.size()) {
+          const LayerCase& c = list[i / 2];
+          cuda::compile_for(model(c).data()->graph, grid(c, 1), architecture,
+                            options(i % 2 ? Precision::tf32 : Precision::fp32));
+          continue;
+        }
+        const int index = static_cast<int>(i - 2 * list.size());
+        const RandomLayer r = random_layer(index);
+        const Model m = random_model(index);
+        EngineOptions o = options(r.precision);
+        o.strict = false;
+        Dice dice(static_cast<std::uint64_t>(index));
+        for (int k = 0; k < kProblems; ++k)
+          cuda::compile_for(m.data()->graph, random_shape(r, dice), architecture, o);
       }
     });
   }
