@@ -46,14 +46,7 @@ LayerCase layer_case(int index) {
   a.head_dim = dice.pick<std::int64_t>({5, 8, 16, 16, 24, 32, 32, 48, 64});
   if (a.heads * ((a.head_dim + 15) / 16 * 16) > 256) a.heads = 4;
   if (index % 13 == 12) a.dim = dice.chance(50) ? 20 : 264;  // declined
-  a.axis = dice.chance(50) ? "row" : "column";
-  a.norm = dice.pick<std::string>({"layer", "layer", "rms", "none"});
-  a.qkv_bias = dice.chance(40), a.out_bias = dice.chance(75), a.residual = dice.chance(75);
-  a.causal = dice.chance(30);
-  if (dice.chance(20)) a.scale = dice.pick<std::string>({"0.3", "0.05", "-0.2"});
-  if (dice.chance(35) && a.head_dim > 1)
-    a.rope = "{style: " + dice.pick<std::string>({"half", "interleaved"}) +
-             ", dims: " + std::to_string(2 * (1 + dice.below(a.head_dim / 2))) + "}";
+  properties::draw_options(a, dice, {"layer", "layer", "rms", "none"});
   c.precision = dice.chance(50) ? Precision::bf16 : Precision::fp16;
   c.masked = dice.chance(40);
   return c;
@@ -111,16 +104,13 @@ TEST(Long, RandomProblemsAgreeWithFloat64) {
       const Tensor x = rounded(drawn, c.precision);
       const Tensor mask = properties::random_mask(s, seed);
       const Tensor* used = c.masked ? &mask : nullptr;
-      Tensor y;
-      try {
-        y = gpu.run(x, used);
-      } catch (const Error& e) {
-        ASSERT_EQ(e.code(), ErrorCode::device) << e.what();
+      const auto y = properties::run_unless_declined(gpu, x, used);
+      if (!y) {
         ++declined;
         continue;
       }
       ++run;
-      const double error = update_error(y, cpu.run(x, used), x, c.attention.residual);
+      const double error = update_error(*y, cpu.run(x, used), x, c.attention.residual);
       worst[c.precision == Precision::fp16] = std::max(worst[c.precision == Precision::fp16], error);
       EXPECT_LE(error, limit(c.precision))
           << c.attention.yaml() << " dim " << c.attention.dim << " " << to_string(c.precision) << " on ["

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
+#include <stdexcept>
 #include <system_error>
 
 #include "cpu/step.h"
@@ -81,6 +82,17 @@ std::string Attention::yaml() const {
   return text + "}";
 }
 
+void draw_options(Attention& a, Dice& dice, const std::vector<std::string>& norms) {
+  a.axis = dice.chance(50) ? "row" : "column";
+  a.norm = dice.pick(norms);
+  a.qkv_bias = dice.chance(40), a.out_bias = dice.chance(75), a.residual = dice.chance(75);
+  a.causal = dice.chance(30);
+  if (dice.chance(20)) a.scale = dice.pick<std::string>({"0.3", "0.05", "-0.2"});
+  if (dice.chance(35))
+    a.rope = "{style: " + dice.pick<std::string>({"half", "interleaved"}) +
+             ", dims: " + std::to_string(2 * (1 + dice.below(a.head_dim / 2))) + "}";
+}
+
 Problem random_problem(std::uint64_t seed) {
   Dice dice(seed * 7919 + 1);
   Problem p;
@@ -150,7 +162,17 @@ Tensor random_mask(const Shape& shape, std::uint64_t seed, int percent_valid) {
   return mask;
 }
 
+std::optional<Tensor> run_unless_declined(const Engine& engine, const Tensor& x, const Tensor* mask) {
+  try {
+    return engine.run(x, mask);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::device) throw;
+    return {};
+  }
+}
+
 Tensor run(const Engine& engine, const Tensor& x, const Tensor* mask, DType output) {
+  if (engine.device() != Device::cpu()) throw std::logic_error("a session on a GPU takes device memory");
   const GridShape shape = x.grid();
   Session session = engine.prepare({shape.batch, shape.rows, shape.columns});
   const GridShape out = session.output_shape();

@@ -38,6 +38,9 @@ struct Attention {
   std::string yaml() const;  // "axial_attention: {...}"
 };
 
+// Everything of `a` that is no size, drawn anew; the norm is one of `norms`.
+void draw_options(Attention& a, Dice& dice, const std::vector<std::string>& norms);
+
 // Random options and sizes, tiny to moderate, ones and primes among them.
 struct Problem {
   Attention attention;
@@ -59,9 +62,12 @@ Engine cpu_engine(const Model& model, const std::string& plan, Precision precisi
 Tensor random_grid(const Shape& shape, std::int64_t channels, std::uint64_t seed);   // float32
 Tensor random_mask(const Shape& shape, std::uint64_t seed, int percent_valid = 60);  // u8
 
-// Runs on memory poisoned with NaN, so that what is not written shows. The memory is the host's: for engines
-// on the CPU.
+// Runs on memory poisoned with NaN, so that what is not written shows. The memory is the host's: throws
+// std::logic_error for an engine on a GPU.
 Tensor run(const Engine& engine, const Tensor& x, const Tensor* mask = nullptr, DType output = DType::f32);
+
+// engine.run(), or nothing where the device declines (Error(device)).
+std::optional<Tensor> run_unless_declined(const Engine& engine, const Tensor& x, const Tensor* mask);
 
 // [B, H, W, ...] -> [B, W, H, ...], of a grid or a mask.
 Tensor transposed(const Tensor& t);

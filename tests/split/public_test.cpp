@@ -151,14 +151,7 @@ RandomLayer random_layer(int index) {
   a.dim = dice.pick<std::int64_t>({8, 20, 33, 48, 64, 64, 64, 100, 128, 128, 200, 256, 264, 384});
   a.heads = dice.pick<std::int64_t>({1, 2, 3, 4, 4, 5, 8});
   a.head_dim = dice.pick<std::int64_t>({4, 8, 16, 16, 24, 32, 40, 64});
-  a.axis = dice.chance(50) ? "row" : "column";
-  a.norm = dice.pick<std::string>({"layer", "layer", "rms"});
-  a.qkv_bias = dice.chance(40), a.out_bias = dice.chance(75), a.residual = dice.chance(75);
-  a.causal = dice.chance(30);
-  if (dice.chance(20)) a.scale = dice.pick<std::string>({"0.3", "0.05", "-0.2"});
-  if (dice.chance(35))
-    a.rope = "{style: " + dice.pick<std::string>({"half", "interleaved"}) +
-             ", dims: " + std::to_string(2 * (1 + dice.below(a.head_dim / 2))) + "}";
+  properties::draw_options(a, dice, {"layer", "layer", "rms"});
   r.precision = dice.chance(50) ? Precision::fp32 : Precision::tf32;
   r.masked = dice.chance(40);
   return r;
@@ -193,16 +186,13 @@ TEST(SplitRandom, ProblemsAgreeWithFloat64) {
       const Tensor x = properties::random_grid(s, r.attention.dim, seed),
                    mask = properties::random_mask(s, seed);
       const Tensor* used = r.masked ? &mask : nullptr;
-      Tensor y;
-      try {
-        y = gpu.run(x, used);
-      } catch (const Error& e) {
-        ASSERT_EQ(e.code(), ErrorCode::device) << e.what();
+      const auto y = properties::run_unless_declined(gpu, x, used);
+      if (!y) {
         ++declined;
         continue;
       }
       ++run;
-      const double error = properties::update_error(y, cpu.run(x, used), x, r.attention.residual);
+      const double error = properties::update_error(*y, cpu.run(x, used), x, r.attention.residual);
       double& most = worst[r.precision == Precision::tf32];
       most = std::max(most, error);
       EXPECT_LE(error, gpu_test::loose_limit(r.precision))
