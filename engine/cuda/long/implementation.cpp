@@ -72,15 +72,15 @@ class LongStep::Bound final : public BoundStep {
         qkv_bytes_(6 * shapes_.inner),
         slices_(shape.batch, shape.input.rows, shape.input.columns,
                 step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, heads_bytes_ + qkv_bytes_, 2,
-                shape.workspace_limit),
-        attention_(
-            step.family_.attention(attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_),
-                                   step.precision_, step.device_)) {
-    const auto plan =
-        attention_output_plan(attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_),
-                              step.device_.conditions(step.precision_));
-    if (plan && step.attention_output_)
+                shape.workspace_limit) {
+    const AttentionShape attention =
+        attention_shape(step.layer_, shapes_.head_pitch, length_, step.precision_);
+    if (const auto plan = attention_output_plan(attention, step.device_.conditions(step.precision_))) {
       with_output_.emplace(*plan, step.layer_.causal, step.precision_, step.device_);
+      attention_ = make_any_attention(attention, step.precision_, step.device_);
+    } else {
+      attention_ = step.family_.attention(attention, step.precision_, step.device_);
+    }
     if (const auto& rope = step.layer_.rope)
       rotation_ = upload(rotation_table(rope->theta, rope->dims, shapes_.head_pitch / 2, length_));
   }
@@ -137,7 +137,7 @@ class LongStep::Bound final : public BoundStep {
   std::int64_t heads_bytes_, qkv_bytes_;  // of a token
   Slices slices_;
   std::unique_ptr<const AttentionOperation> attention_;
-  std::optional<LongAttention> with_output_;  // ends with the output projection; where there is no mask
+  std::optional<LongAttention> with_output_;  // ends with the output projection; attention_ is for masks then
   DeviceBuffer rotation_;
 };
 
@@ -183,9 +183,12 @@ class Long final : public CudaImplementation {
     const std::int64_t head_pitch = family_->head_pitch(layer.head_dim, conditions.precision);
     const AttentionShape shape =
         attention_shape(layer, head_pitch, layer.length(layers[0].input), conditions.precision);
-    auto list = family_->attention_kernels(shape, conditions);
+    std::vector<KernelSpec> list;
     if (const auto plan = attention_output_plan(shape, conditions))
-      list.push_back(long_attention_kernel(*plan, shape.causal, conditions.precision));
+      list = {long_attention_kernel(*plan, shape.causal, conditions.precision),
+              attention_kernel(shape, conditions.precision)};  // the latter for masks
+    else
+      list = family_->attention_kernels(shape, conditions);
     const LayerShapes shapes = shapes_of(layer, head_pitch, false);
     for (const bool masked : {false, true})
       list.push_back(projection_kernel(shapes_of(layer, head_pitch, masked).qkv, plan_of(shapes.qkv),
