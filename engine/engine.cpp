@@ -227,6 +227,9 @@ GridShape Session::input_shape() const noexcept { return impl_->input; }
 GridShape Session::output_shape() const noexcept { return impl_->output; }
 std::int64_t Session::workspace_bytes() const noexcept { return impl_->prepared->workspace_bytes(); }
 const std::vector<PlannedLayer>& Session::plan() const noexcept { return impl_->prepared->layers(); }
+std::string Session::notice() const {
+  return at_edge("reading the notice", [&] { return impl_->prepared->notice(); });
+}
 std::string Session::explain() const {
   return at_edge("explaining the plan", [&] { return plan::explain(plan(), workspace_bytes()); });
 }

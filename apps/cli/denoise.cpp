@@ -113,7 +113,10 @@ struct DenoiseCommand {
     const denoiser::ModelFiles files =
         config.empty() ? denoiser::find_model_files() : denoiser::ModelFiles{config, weights};
     const Model model = Model::load(files.config, files.weights, {.allow_unused = common.allow_unused});
-    return denoiser::Denoiser(make_engine(model, common));
+    const auto tell = [quiet = common.quiet](const std::string& notice) {
+      if (!quiet) print_notice(notice);
+    };
+    return denoiser::Denoiser(make_engine(model, common), tell);
   }
 
   double noise_level(const Picture& noisy) const {

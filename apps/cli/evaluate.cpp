@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "cli/messages.h"
 #include "cli/progress.h"
 
 namespace warpweave::cli {
@@ -66,6 +67,7 @@ Tensor evaluate(const EvaluationFiles& files, const CommonOptions& options, DTyp
 
   const Engine engine = make_engine(model, options);
   Session session = engine.prepare(shape);
+  if (const std::string notice = session.notice(); !notice.empty() && !options.quiet) print_notice(notice);
   const GridShape out = session.output_shape();
   Tensor y(output, {out.batch, out.rows, out.columns, out.channels});
   Progress progress("running", options.quiet);

@@ -94,7 +94,8 @@ Picture subtract_noise(const Picture& noisy, const Tensor& noise, double sigma) 
 
 }  // namespace
 
-Denoiser::Denoiser(Engine engine) : engine_(std::move(engine)), patch_(find_patch(engine_.model())) {}
+Denoiser::Denoiser(Engine engine, std::function<void(const std::string&)> notice)
+    : engine_(std::move(engine)), notice_(std::move(notice)), patch_(find_patch(engine_.model())) {}
 
 Picture Denoiser::denoise(const Picture& noisy, double sigma,
                           const std::function<void(int, int)>& progress) const {
@@ -102,6 +103,7 @@ Picture Denoiser::denoise(const Picture& noisy, double sigma,
   const Tensor x = network_input(noisy, rows, columns, sigma);
   Tensor noise(DType::f32, {1, rows, columns, kOutputChannels});
   Session session = engine_.prepare({.batch = 1, .rows = rows, .columns = columns});
+  if (const std::string notice = session.notice(); notice_ && !notice.empty()) notice_(notice);
   session.run_host(view(x), view(noise), {.progress = progress});
   return subtract_noise(noisy, noise, sigma);
 }

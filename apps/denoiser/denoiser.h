@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "denoiser/picture.h"
 #include "warpweave/warpweave.h"
@@ -14,7 +15,8 @@ namespace warpweave::denoiser {
 class Denoiser {
  public:
   // Throws Error(input) when the engine's model does not map four channels to three at equal size.
-  explicit Denoiser(Engine engine);
+  // `notice` is called with what a session has to tell, see Session::notice.
+  explicit Denoiser(Engine engine, std::function<void(const std::string&)> notice = {});
 
   // The picture without its noise; alpha is kept. `sigma` is the noise level in 8-bit steps. Pictures of any
   // size: they are extended by reflection to whole patches, and cut again. `progress` as in RunOptions.
@@ -23,6 +25,7 @@ class Denoiser {
 
  private:
   Engine engine_;
+  std::function<void(const std::string&)> notice_;
   std::int64_t patch_;  // the model takes sides that are multiples of this
 };
 

@@ -62,7 +62,8 @@ class CudaBackend final : public plan::Backend {
     }
     const Phase binding("binding the plan to the shape");
     return std::make_unique<GpuPrepared>(device_, options_.precision, shape, std::move(steps),
-                                         describe(problems, planned, shape.batch), options_.workspace_limit);
+                                         describe(problems, planned, shape.batch), options_.workspace_limit,
+                                         found_without_blas());
   }
 
  private:
@@ -89,12 +90,15 @@ class CudaBackend final : public plan::Backend {
     const std::string missing = device_->blas_missing();
     {
       const std::lock_guard lock(mutex_);
-      if (without_blas_.empty()) {
-        without_blas_ = make_implementations(missing);
-        std::fprintf(stderr, "warpweave: note: %s%s\n", kWithoutBlas, missing.c_str());
-      }
+      if (without_blas_.empty()) without_blas_ = make_implementations(missing);
     }
     return make(problems);
+  }
+
+  // That make_without_blas() was called, for the session's notice; else empty.
+  std::string found_without_blas() const {
+    const std::lock_guard lock(mutex_);
+    return without_blas_.empty() ? std::string() : kWithoutBlas + device_->blas_missing();
   }
 
   static std::span<const plan::LayerProblem> layers_of(const std::vector<plan::LayerProblem>& problems,

@@ -102,6 +102,7 @@ GpuDevice::GpuDevice(int index) : index_(index) {
   const CurrentDevice current(index);
   compute_capability_ = capability(index);
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
+  reaches_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, index) != 0;
   shared_memory_per_block_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   kernels_ = std::make_unique<KernelStore>(std::move(compiler), compute_capability_);
 }

@@ -38,6 +38,8 @@ class GpuDevice {
 
   int index() const noexcept { return index_; }
   int multiprocessors() const noexcept { return multiprocessors_; }
+  // Whether kernels may use any memory of the host, as on Grace Hopper.
+  bool reaches_host_memory() const noexcept { return reaches_host_memory_; }
   plan::Conditions conditions(Precision precision) const noexcept;
   KernelStore& kernels() const noexcept { return *kernels_; }
 
@@ -59,6 +61,7 @@ class GpuDevice {
   int index_;
   int compute_capability_ = 0, multiprocessors_ = 0;
   std::int64_t shared_memory_per_block_ = 0;
+  bool reaches_host_memory_ = false;
   std::unique_ptr<KernelStore> kernels_;
   mutable std::mutex blas_mutex_;
   mutable std::shared_future<OpenedBlas> blas_;

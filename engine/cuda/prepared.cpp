@@ -20,12 +20,14 @@ struct GpuPrepared::Host {
 };
 
 GpuPrepared::GpuPrepared(std::shared_ptr<const GpuDevice> device, Precision precision, const Shape& shape,
-                         std::vector<StepInPlan> steps, std::vector<PlannedLayer> layers, std::int64_t limit)
+                         std::vector<StepInPlan> steps, std::vector<PlannedLayer> layers, std::int64_t limit,
+                         std::string notice)
     : device_(std::move(device)),
       stored_(storage_type(precision)),
       batch_(shape.batch),
       steps_(std::move(steps)),
-      layers_(std::move(layers)) {
+      layers_(std::move(layers)),
+      notice_(std::move(notice)) {
   std::int64_t largest = 0;  // grid that may have to wait in the workspace, in bytes
   bool second = false;
   const auto grid_bytes = [&](const graph::CellShape& s) {
@@ -74,8 +76,31 @@ void GpuPrepared::convert(cudaStream_t stream, const void* x, DType from, void* 
                   kernels::ConvertParams{x, y, count, element_type(from), element_type(to)});
 }
 
+// A kernel that reads the host's memory ends every use of the device in the process. To ask costs less than a
+// microsecond and is allowed while a stream is captured.
+void GpuPrepared::check_reachable(const char* what, const void* data) const {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, data), "looking at the caller's memory");
+  if (attributes.type == cudaMemoryTypeUnregistered && device_->reaches_host_memory()) return;
+  if (attributes.type != cudaMemoryTypeUnregistered && attributes.devicePointer) return;
+  const std::string device = to_string(Device::cuda(device_->index()));
+  if (attributes.type == cudaMemoryTypeDevice)
+    throw Error(ErrorCode::input, std::string(what) + ": it is memory of " +
+                                      to_string(Device::cuda(attributes.device)) + ", which " + device +
+                                      " cannot reach");
+  throw Error(ErrorCode::input, std::string(what) + ": it is memory of the host, which " + device +
+                                    " cannot reach; copy it there, or call run_host");
+}
+
 void GpuPrepared::run(const ConstGridView& x, const GridView& y, const RunOptions& options) {
   const CurrentDevice current(device_->index());
+  check_reachable("input grid", x.data);
+  if (y.data != x.data) check_reachable("output grid", y.data);
+  if (options.mask.data) check_reachable("mask", options.mask.data);
+  enqueue(x, y, options);
+}
+
+void GpuPrepared::enqueue(const ConstGridView& x, const GridView& y, const RunOptions& options) {
   const auto stream = static_cast<cudaStream_t>(options.stream);
   const void* now = x.data;
   if (!direct(x.data, x.type)) {
@@ -125,7 +150,7 @@ void GpuPrepared::run_host(const ConstGridView& x, const GridView& y, const RunO
     host.staging.to_device(stream, host.mask.data(), options.mask.data, cells);
     device_options.mask.data = reinterpret_cast<const std::uint8_t*>(host.mask.data());
   }
-  run({host.x.data(), x.type, x.shape}, {host.y.data(), y.type, y.shape}, device_options);
+  enqueue({host.x.data(), x.type, x.shape}, {host.y.data(), y.type, y.shape}, device_options);
   host.staging.to_host(stream, y.data, host.y.data(), bytes(y));
   check(cudaStreamSynchronize(stream), "running the model");
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "cuda/memory.h"
@@ -22,7 +23,8 @@ class GpuPrepared final : public plan::Prepared {
  public:
   // `limit` bytes of workspace, 0 = none. The device is current, the kernels of the steps are loaded.
   GpuPrepared(std::shared_ptr<const GpuDevice> device, Precision precision, const Shape& shape,
-              std::vector<StepInPlan> steps, std::vector<PlannedLayer> layers, std::int64_t limit);
+              std::vector<StepInPlan> steps, std::vector<PlannedLayer> layers, std::int64_t limit,
+              std::string notice);
   ~GpuPrepared() override;
 
   void run(const ConstGridView& x, const GridView& y, const RunOptions& options) override;
@@ -31,10 +33,15 @@ class GpuPrepared final : public plan::Prepared {
     return static_cast<std::int64_t>(workspace_.bytes());
   }
   const std::vector<PlannedLayer>& layers() const noexcept override { return layers_; }
+  std::string notice() const override { return notice_; }
 
  private:
   struct Host;  // what only run_host needs, made by its first call
 
+  // Throws Error(input) where the device cannot reach the memory.
+  void check_reachable(const char* what, const void* data) const;
+  // On memory of the device.
+  void enqueue(const ConstGridView& x, const GridView& y, const RunOptions& options);
   // Whether steps read and write the view as it is: the stored type, at a multiple of 16 bytes.
   bool direct(const void* data, DType type) const noexcept;
   void convert(cudaStream_t stream, const void* x, DType from, void* y, DType to, std::int64_t count) const;
@@ -45,6 +52,7 @@ class GpuPrepared final : public plan::Prepared {
   std::vector<StepInPlan> steps_;
   std::vector<std::unique_ptr<const BoundStep>> bound_;
   std::vector<PlannedLayer> layers_;
+  std::string notice_;
   std::size_t first_tail_;  // all steps after this one run in place: it may write the output grid
   DeviceBuffer workspace_;
   std::byte* grids_[2] = {};  // where the grid waits between steps; the second is null when never needed

@@ -20,6 +20,8 @@ class Prepared {
   virtual void run_host(const ConstGridView& x, const GridView& y, const RunOptions& options) = 0;
   virtual std::int64_t workspace_bytes() const noexcept = 0;
   virtual const std::vector<PlannedLayer>& layers() const noexcept = 0;
+  // What turned out while it was prepared and Backend::notice could not know; empty for nothing.
+  virtual std::string notice() const { return {}; }
 };
 
 class Backend {

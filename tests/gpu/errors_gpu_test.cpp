@@ -99,8 +99,9 @@ TEST(GpuErrors, WithABrokenCublasLt) {
   const Engine e = engine(model, "auto", Precision::fp32);
   EXPECT_EQ(e.notice(), "");
   EXPECT_TRUE(right(e));
-  const std::string explained = e.prepare({1, 6, 10}).explain();
-  EXPECT_THAT(explained,
+  const Session session = e.prepare({1, 6, 10});
+  EXPECT_THAT(session.notice(), AllOf(HasSubstr("composed"), HasSubstr("cannot be opened")));
+  EXPECT_THAT(session.explain(),
               AllOf(HasSubstr("cuda_reference"), HasSubstr("libcublasLt"), HasSubstr("cannot be opened")));
   const Engine another = engine(model, "auto", Precision::fp32);
   EXPECT_EQ(another.plan({1, 6, 10}).at(0).implementation, "cuda_reference");
@@ -109,6 +110,48 @@ TEST(GpuErrors, WithABrokenCublasLt) {
                 (void)Engine(model, strict).prepare({1, 6, 10});
               }),
               AllOf(HasSubstr("composed: "), HasSubstr("libcublasLt")));
+}
+
+// A kernel that reads it would end every use of the GPU in this process.
+TEST(GpuErrors, MemoryThatTheGpuCannotReach) {
+  int reaches = 0;
+  REQUIRE_CUDA(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, 0));
+  if (reaches) GTEST_SKIP() << "this GPU reaches all memory of the host";
+  const Model model = make_block(16, 2);
+  const Shape shape{2, 5, 7};
+  const Tensor x = properties::random_grid(shape, 16, 1), mask = properties::random_mask(shape, 2);
+  Session session = engine(model, "auto", Precision::fp32).prepare(shape);
+  const GridShape grid = session.input_shape();
+  const DeviceMemory in(x), out(x.bytes()), valid(mask);
+  Tensor y(DType::f32, {2, 5, 7, 16});
+  const auto error = [&](const void* from, void* to, const void* cells) {
+    RunOptions options;
+    if (cells) options.mask = {static_cast<const std::uint8_t*>(cells), 2, 5, 7};
+    try {
+      session.run({from, DType::f32, grid}, {to, DType::f32, grid}, options);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::input);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error(x.data(), out.data(), nullptr), AllOf(HasSubstr("input grid"), HasSubstr("run_host")));
+  EXPECT_THAT(error(in.data(), y.data(), nullptr), AllOf(HasSubstr("output grid"), HasSubstr("run_host")));
+  EXPECT_THAT(error(in.data(), out.data(), mask.data()), AllOf(HasSubstr("mask"), HasSubstr("run_host")));
+
+  // The session is as it was, and takes page-locked and managed memory.
+  void *locked = nullptr, *managed = nullptr;
+  REQUIRE_CUDA(cudaMallocHost(&locked, x.bytes()));
+  REQUIRE_CUDA(cudaMallocManaged(&managed, x.bytes()));
+  std::memcpy(locked, x.data(), x.bytes());
+  EXPECT_EQ(error(locked, managed, valid.data()), "");
+  REQUIRE_CUDA(cudaDeviceSynchronize());
+  RunOptions options;
+  options.mask = mask_view(mask);
+  session.run_host(view(x), view(y), options);
+  EXPECT_EQ(std::memcmp(managed, y.data(), x.bytes()), 0);
+  REQUIRE_CUDA(cudaFreeHost(locked));
+  REQUIRE_CUDA(cudaFree(managed));
 }
 
 TEST(GpuErrors, OutOfMemory) {

@@ -53,10 +53,11 @@ class Session {
   ~Session();
 
   // Runs on the grid x into y, both of the prepared shape and of any floating element type; y may alias x
-  // where the shapes and types are equal. Throws Error(input) on a wrong shape, type or mask. On the CPU it
-  // returns when done; on a GPU it is asynchronous on the stream. Allocates nothing and synchronises nothing
-  // (the CPU's `reference`, which is written to be read, allocates). After an Error(device) y holds anything.
-  // A session is used by one thread at a time; a debug build throws Error(internal) where two meet.
+  // where the shapes and types are equal. Grids and mask are in memory that the session's device can reach.
+  // Throws Error(input) on a wrong shape, type or mask, and on memory that the GPU cannot reach. On the CPU
+  // it returns when done; on a GPU it is asynchronous on the stream. Allocates nothing and synchronises
+  // nothing (the CPU's `reference`, which is written to be read, allocates). After an Error(device) y holds
+  // anything. A session is used by one thread at a time; a debug build throws Error(internal) where two meet.
   void run(const ConstGridView& x, const GridView& y, const RunOptions& options = {});
   // The same on host memory (grids and mask), whatever the device; returns when y is complete.
   void run_host(const ConstGridView& x, const GridView& y, const RunOptions& options = {});
@@ -66,6 +67,9 @@ class Session {
   GridShape output_shape() const noexcept;
   std::int64_t workspace_bytes() const noexcept;  // memory this session owns on its device
   const std::vector<PlannedLayer>& plan() const noexcept;
+  // What turned out while the session was prepared: that cuBLASLt is there but cannot be used, so that slower
+  // kernels run. Empty when there is nothing to tell.
+  std::string notice() const;
   std::string explain() const;  // a table of plan(), with totals
 
  private:
