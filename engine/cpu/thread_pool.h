@@ -25,8 +25,10 @@ class ThreadPool {
   int threads() const noexcept { return threads_; }
 
   // Calls body(begin, end, slot) for disjoint ranges of at most `grain` that cover [0, count), and returns
-  // when all are done. `slot` in [0, threads()) is held by one thread at a time within this loop: index
-  // scratch by it. An exception of the body is thrown to the caller after the loop has drained.
+  // when all are done. Ranges are handed out in rising order, to threads that run: a body may wait for what
+  // an earlier range does, if that does not throw. `slot` in [0, threads()) is held by one thread at a time
+  // within this loop: index scratch by it. An exception of the body is thrown to the caller after the loop
+  // has drained.
   template <class Body>
   void parallel_for(std::int64_t count, std::int64_t grain, const Body& body) {
     run(count, grain, &body, [](const void* b, std::int64_t begin, std::int64_t end, int slot) {

@@ -159,6 +159,31 @@ TEST_P(StepsTest, BitsDependOnNothingElse) {
       }
 }
 
+// In place, where a thread that reads what another has written already would show: with fewer sequences than
+// threads, as many, and more; of less than a block, of one, and of several with a short one at the end;
+// halves of a block may be empty.
+TEST_P(StepsTest, ThreadsShareTheLastSequences) {
+  struct Shape {
+    std::int64_t sequences, length;
+  };
+  for (const Axis axis : {Axis::row, Axis::column})
+    for (const Shape& s :
+         {Shape{50, 64}, Shape{16, 65}, Shape{1, 700}, Shape{100, 3}, Shape{3, 1}, Shape{20, 129}}) {
+      const AxialAttention layer = attention_layer(32, 2, axis);
+      const CellShape input =
+          axis == Axis::row ? CellShape{s.sequences, s.length, 32} : CellShape{s.length, s.sequences, 32};
+      const auto x = random_grid(input.cells() * 32);
+      const FusedLayer fused(layer, random_layer_weights(layer), isa());
+      for (const auto& mask : {std::vector<std::uint8_t>{}, random_mask(input.cells())}) {
+        const auto y = fused.run(x, 1, input, mask, 1);
+        for (const int threads : {2, 5, 16})
+          for (int again = 0; again < 3; ++again)
+            EXPECT_EQ(y, fused.run(x, 1, input, mask, threads, true))
+                << s.sequences << " of " << s.length << ", " << threads << " threads";
+      }
+    }
+}
+
 TEST_P(StepsTest, AFullMaskIsNoMask) {
   const AxialAttention layer = attention_layer(64, 4);
   const CellShape input{3, 140, 64};

@@ -5,16 +5,19 @@
 // block again (which is cheaper than keeping all Q), makes Q, attends, projects, and adds to the grid.
 // Sequences are read and written where they lie in the grid, row or column.
 //
-// Each thread takes sequences of its own through both passes; the last few, or all where there are few, are
-// shared block by block, pass by pass, so that the threads end together. Every number is computed by the same
-// chain of operations either way.
+// Each thread takes sequences of its own through both passes; the last ones (for each thread, one) are shared
+// block by block, so that the threads end together. Every number is computed by the same chain of operations
+// either way.
 //
 // Masked keys are left out when K and V are written: their rows go to a dump, the valid ones move up. So
 // nothing of a masked cell is ever multiplied, and the attention loops know nothing of masks.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numbers>
 #include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpu/fused/flush_subnormals.h"
@@ -70,6 +73,9 @@ struct Set {
   std::int64_t row;  // of the buffers, where the first one's keys start; each takes `length` rows
 };
 
+// Masked cells that are mapped at a time: fewer are not worth waking a thread.
+constexpr std::int64_t kCellsToMap = 4096;
+
 // Tokens [begin, end) of sequences [first, first + count) of a set (counted in the set).
 struct Block {
   std::int64_t first, count, begin, end;
@@ -92,6 +98,15 @@ class AttentionStep final : public Step {
       for (int part = 0; part < 3; ++part)
         projections_[part].emplace_back(kernels, channels_of(g, part), weights.find("qkv.weight"), layer.dim,
                                         weights.find("qkv.bias"), rounding);
+    // In the order of project() and attend().
+    auto& [q, k, v] = projections_;
+    for (std::size_t g = 0; g < q.size(); ++g) {
+      const bool last = g + 1 == q.size();
+      k[g].then(v[g]);
+      v[g].then(k[last ? 0 : g + 1]);
+      q[g].then(last ? out_ : q[g + 1]);
+    }
+    out_.then(q[0]);
   }
 
   bool in_place() const noexcept override { return true; }
@@ -111,15 +126,8 @@ class AttentionStep final : public Step {
     const std::int64_t sequences = run.batch * geometry.per_sample;
     const std::int64_t taken = geometry.sequences_per_block();  // by a task
     const std::int64_t tasks = (sequences + taken - 1) / taken;
-    const std::int64_t alone = !divisible(geometry, threads) ? tasks
-                               : tasks < 3 * threads         ? 0
-                                                             : tasks - threads;
-    const auto one = [&](std::int64_t i, int slot) {
-      whole(task, {i * taken, std::min(taken, sequences - i * taken), slot * rows_per_slot(geometry)}, slot);
-    };
-    together(task, shared_set(task, alone, tasks), alone, one);
-    for (std::int64_t first = alone + threads; first < tasks; first += threads)
-      together(task, shared_set(task, first, tasks), 0, one);
+    const std::int64_t alone = threads > 1 ? std::max<std::int64_t>(0, tasks - threads) : tasks;
+    together(task, alone, {alone * taken, sequences - alone * taken, rows_per_slot(geometry) * threads});
   }
 
  private:
@@ -132,6 +140,7 @@ class AttentionStep final : public Step {
     std::int64_t* key_rows;       // row of a token's key, by its row without a mask; masked: -1
     std::int64_t* key_positions;  // and the token of a row
     std::int64_t* key_counts;     // by the row of a sequence's first key
+    std::int64_t* projected;      // blocks of a shared sequence whose K and V are there
     std::byte* slots;
     std::size_t slot_bytes, bytes;
   };
@@ -165,8 +174,6 @@ class AttentionStep final : public Step {
   }
 
   static std::int64_t rows_per_slot(const Geometry& g) { return g.sequences_per_block() * g.length; }
-  // Whether sequences have several blocks that several threads could share.
-  static bool divisible(const Geometry& g, int threads) { return threads > 1 && g.blocks_per_sequence() > 1; }
 
   Shared carve(std::byte* base, const Geometry& g, int threads) const noexcept {
     Carver carver(base);
@@ -175,13 +182,14 @@ class AttentionStep final : public Step {
     s.cosine = carver.take<float>(g.length * pairs);
     s.sine = carver.take<float>(g.length * pairs);
     s.positions = carver.take<std::int64_t>(layer_.causal ? g.length : 0);
-    const std::int64_t rows = rows_per_slot(g) * threads * (divisible(g, threads) ? 2 : 1);
+    const std::int64_t rows = rows_per_slot(g) * threads * (threads > 1 ? 2 : 1);
     s.capacity = rows + threads;
     s.keys = carver.take<float>(groups_.count * s.capacity * groups_.width);
     s.values = carver.take<float>(groups_.count * s.capacity * groups_.width);
     s.key_rows = carver.take<std::int64_t>(rows);
     s.key_positions = carver.take<std::int64_t>(rows);
     s.key_counts = carver.take<std::int64_t>(rows);
+    s.projected = carver.take<std::int64_t>(threads);
     s.slots = carver.take<std::byte>(0);
     s.slot_bytes = carve_slot(nullptr, g).bytes;
     s.bytes = carver.used() + s.slot_bytes * static_cast<std::size_t>(threads);
@@ -218,8 +226,7 @@ class AttentionStep final : public Step {
   }
 
   // One thread, all of a set.
-  void whole(const Task& task, const Set& set, int slot_index) const {
-    const Slot slot = slot_of(task, slot_index);
+  void whole(const Task& task, const Set& set, const Slot& slot, int slot_index) const {
     for (std::int64_t s = 0; s < set.count; ++s) map_keys(task, set, s);
     const std::int64_t n = blocks(task.geometry, set);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -234,44 +241,80 @@ class AttentionStep final : public Step {
     }
   }
 
-  // Up to as many sequences as there are threads, with rows of their own.
-  static Set shared_set(const Task& task, std::int64_t first, std::int64_t tasks) {
-    const int threads = task.run.pool->threads();
-    return {first, std::min<std::int64_t>(threads, tasks - first), rows_per_slot(task.geometry) * threads};
+  // Half of a block, first or second: of its sequences, or of the tokens of its only one. It may be empty.
+  static Block half(const Block& b, bool second) {
+    const auto cut = [&](std::int64_t from, std::int64_t to) {
+      const std::int64_t middle = (from + to + 1) / 2;
+      return second ? std::pair(middle, to) : std::pair(from, middle);
+    };
+    if (b.count > 1) {
+      const auto [from, to] = cut(b.first, b.first + b.count);
+      return {from, to - from, b.begin, b.end};
+    }
+    const auto [from, to] = cut(b.begin, b.end);
+    return {b.first, b.count, from, to};
   }
 
-  // All threads, one pass after the other. Threads begin with the sequences [0, alone) that they take whole;
-  // who finds none left goes on to the blocks of the set.
-  template <class One>
-  void together(const Task& task, const Set& set, std::int64_t alone, const One& one) const {
+  // The items of a run, in the order in which threads take them: sequences (or neighbours, short ones) that a
+  // thread takes whole; the blocks of the shared set, to be projected; the same blocks, to attend, the last
+  // ones, one for each thread, in halves, so that no thread waits long for another's last item.
+  struct Items {
+    Items(std::int64_t alone, std::int64_t blocks, std::int64_t threads)
+        : alone(alone), blocks(blocks), undivided(std::max<std::int64_t>(0, blocks - threads)) {}
+    std::int64_t count() const { return alone + 2 * blocks + (blocks - undivided); }
+
+    std::int64_t alone, blocks, undivided;
+  };
+
+  // All threads, in one loop. A block of the set attends when all of its sequence are projected; they were
+  // handed out long before, so there is next to nothing to wait for; and nothing throws, so it comes.
+  void together(const Task& task, std::int64_t alone, const Set& set) const {
     ThreadPool& pool = *task.run.pool;
-    if (task.run.mask)
-      pool.parallel_for(set.count, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    const Geometry& g = task.geometry;
+    if (task.run.mask) {
+      const std::int64_t grain = std::max<std::int64_t>(1, kCellsToMap / g.length);
+      pool.parallel_for(set.count, grain, [&](std::int64_t begin, std::int64_t end, int) {
         for (std::int64_t s = begin; s < end; ++s) map_keys(task, set, s);
       });
-    const std::int64_t n = blocks(task.geometry, set);
-    pool.parallel_for(alone + n, 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
+    }
+    std::fill_n(task.shared.projected, pool.threads(), 0);
+    const Items items(alone, blocks(g, set), pool.threads());
+    pool.parallel_for(items.count(), 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
       const FlushSubnormals mode;
-      const Slot slot = slot_of(task, slot_index);
-      for (std::int64_t i = begin; i < end; ++i) {
-        if (i < alone) {
-          one(i, slot_index);
-        } else {
-          const Block b = block(task.geometry, set, i - alone);
-          normalise(task, set, b, slot);
-          project(task, set, b, slot, slot_index);
-        }
-      }
+      for (std::int64_t i = begin; i < end; ++i) run_item(task, items, set, i, slot_index);
     });
-    pool.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int slot_index) {
-      const FlushSubnormals mode;
-      const Slot slot = slot_of(task, slot_index);
-      for (std::int64_t i = begin; i < end; ++i) {
-        const Block b = block(task.geometry, set, i);
-        normalise(task, set, b, slot);
-        attend(task, set, b, slot);
-      }
-    });
+  }
+
+  void run_item(const Task& task, const Items& items, const Set& set, std::int64_t i, int slot_index) const {
+    const Geometry& g = task.geometry;
+    const Slot slot = slot_of(task, slot_index);
+    if (i < items.alone) {
+      const std::int64_t taken = g.sequences_per_block(), rows = rows_per_slot(g);
+      whole(task, {i * taken, std::min(taken, task.run.batch * g.per_sample - i * taken), slot_index * rows},
+            slot, slot_index);
+      return;
+    }
+    i -= items.alone;
+    // Blocks of this sequence whose K and V are in the buffers.
+    const auto projected = [&](std::int64_t index) {
+      return std::atomic_ref(task.shared.projected[index / g.blocks_per_sequence()]);
+    };
+    if (i < items.blocks) {
+      const Block b = block(g, set, i);
+      normalise(task, set, b, slot);
+      project(task, set, b, slot, slot_index);
+      projected(i).fetch_add(1, std::memory_order_release);
+      return;
+    }
+    i -= items.blocks;
+    const std::int64_t over = i - items.undivided;  // among the halves
+    const std::int64_t index = over < 0 ? i : items.undivided + over / 2;
+    const Block all = block(g, set, index), b = over < 0 ? all : half(all, over % 2 != 0);
+    if (b.tokens() == 0) return;
+    normalise(task, set, b, slot);
+    while (projected(index).load(std::memory_order_acquire) < g.blocks_per_sequence())
+      std::this_thread::yield();
+    attend(task, set, b, slot);
   }
 
   // Valid keys of sequence s of the set move up to the start of its rows.

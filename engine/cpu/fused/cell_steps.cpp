@@ -28,7 +28,10 @@ class FeedForwardStep final : public Step {
         norm_(layer.norm, layer.dim, weights),
         up_(kernels, layer.hidden, weights.find("up.weight"), layer.dim, weights.find("up.bias"), rounding),
         down_(kernels, layer.dim, weights.find("down.weight"), layer.hidden, weights.find("down.bias"),
-              rounding) {}
+              rounding) {
+    up_.then(down_);
+    down_.then(up_);
+  }
 
   bool in_place() const noexcept override { return true; }
 
@@ -139,7 +142,9 @@ class LinearStep final : public Step {
         dim_(layer.dim),
         out_(layer.out),
         rounding_(rounding),
-        weight_(kernels, layer.out, weights.find("weight"), layer.dim, weights.find("bias"), rounding) {}
+        weight_(kernels, layer.out, weights.find("weight"), layer.dim, weights.find("bias"), rounding) {
+    weight_.then(weight_);
+  }
 
   bool in_place() const noexcept override { return false; }
 

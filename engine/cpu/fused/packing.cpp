@@ -73,7 +73,7 @@ Matrix::Matrix(const Kernels& kernels, std::int64_t outputs, const float* weight
 
 PackedMatrix Matrix::view() const noexcept {
   return {static_cast<const float*>(values_.data()), static_cast<const float*>(bias_.data()), outputs_,
-          inputs_};
+          inputs_, next_};
 }
 
 NormWeights::NormWeights(const graph::Norm& norm, std::int64_t channels, const weights::LayerWeights& weights)

@@ -25,11 +25,16 @@ class Matrix {
   Matrix(const Kernels& kernels, std::int64_t outputs, const float* weight, std::int64_t inputs,
          const float* bias, Rounding rounding);
 
+  // Names the matrix that is used after this one, so that it is fetched in time. Matrices that are moved keep
+  // their memory, so it may be called at any time.
+  void then(const Matrix& next) noexcept { next_ = static_cast<const float*>(next.values_.data()); }
+
   PackedMatrix view() const noexcept;
 
  private:
   std::int64_t outputs_, inputs_;
   Tensor values_, bias_;
+  const float* next_ = nullptr;
 };
 
 // A norm's parameters; `rows` and the pointers of the result are for the caller to fill in.
