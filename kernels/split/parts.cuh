@@ -4,8 +4,9 @@
 // (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). What is below 2^-3 loses digits
 // of `low` to fp16's subnormal range, but never more than 2^-25, 2^-40 of the largest value.
 //
-// PARTS is of everything but weights: 2 in fp32; 1 in tf32, whose numbers have 11 bits as well. Weights always have two
-// parts: their second one costs no bytes worth counting, and takes a third of the error away.
+// PARTS is of everything but weights: 2 in fp32; 1 in tf32, whose numbers have 11 bits as well. Weights have two parts all
+// the same: their second one costs no bytes worth counting, and takes a third of the error away. (Not where a warp takes a
+// sequence: warp_sequence.cuh.)
 #pragma once
 
 #include "ptx/mma.cuh"

@@ -4,11 +4,15 @@
 //
 // `many_sequences` (throughput): persistent blocks, both weights stay in shared memory; a warp takes a sequence at a
 // time, all heads in a row, and fetches its next one meanwhile. `few_sequences` (latency): a block takes a sequence, a
-// warp 16 tokens of one head; k and v, then the heads' results meet in shared memory.
+// warp a head; eight lanes normalise a token, and tokens and the heads' results meet in shared memory.
 // Both sum in the same order, so they give the same bits and may be chosen by the number of sequences.
 //
-// Shared memory at dim 64, 4 heads of 16: 66 KB of weights; then, many: 16 KB a warp, with KEEP 20 KB; few: 24 KB (12 in tf32).
-// Limit at this size and length 32, a sequence: 960 m16n8k16 products in fp32 (576 in tf32), 4096 exponentials, 16 KB
+// Softmax first goes without the maximum: where a row's sum of weights leaves the range that keeps its digits, all heads of
+// the sequence are done again with it. That looks at the sequence alone.
+//
+// Shared memory at dim 64, 4 heads of 16: 68 KB of weights in fp32, 35 KB in tf32; then, many: 16 KB a warp, with KEEP 20 KB;
+// few: 16 KB (8 in tf32).
+// Limit at this size and length 32, a sequence: 976 m16n8k16 products in fp32 (384 in tf32), 4096 exponentials, 16 KB
 // read and written.
 #pragma once
 
@@ -31,48 +35,85 @@ __device__ __forceinline__ u32 valid_keys(const ShortParams& p, i64 element, int
   return __ballot_sync(0xffffffffu, valid);
 }
 
-__device__ __forceinline__ float4 load_four(u32 address) {
-  u32 v[4];
-  load_shared(v, address);
-  return {__uint_as_float(v[0]), __uint_as_float(v[1]), __uint_as_float(v[2]), __uint_as_float(v[3])};
+// The layer as shared memory has it, from the grid.
+template <class L, int THREADS>
+__device__ __forceinline__ void copy_layer(u32 shared, const ShortParams& p) {
+#pragma unroll 4
+  for (int i = threadIdx.x * 16; i < L::WEIGHT_BYTES; i += THREADS * 16)
+    copy_async<16>(shared + i, static_cast<const char*>(p.layer) + i);
+  copy_commit();
 }
 
-// Channels 16 pair .. of y for the warp's tokens, from the heads' results and the residual r.
-template <class L, int OWN>
-__device__ __forceinline__ void finish_channels(const WarpSequence<L, OWN>& w, const u32 (&o)[OWN][L::INNER / 16][L::PARTS][4],
-                                                const float4 (&r)[2 * OWN], int pair, i64 element) {
-  const ShortParams& p = w.p;
-  float d[OWN][2][4];
-  w.template project<L::DIM, L::OUT_DEPTH>(d, o, w.weights + L::OUT, 16 * pair);
-  const int column = 16 * pair + 4 * w.c;
-  const float4 factor = load_four(w.weights + L::OUT_FACTOR + column * 4);
-  const float4 bias = load_four(w.weights + L::OUT_BIAS + column * 4);
-#pragma unroll
-  for (int row = 0; row < 2 * OWN; ++row) {
-    const int token = w.first + 8 * row + w.g;
-    const float* const first = d[row / 2][0] + row % 2 * 2;
-    const float* const second = d[row / 2][1] + row % 2 * 2;
-    const float4 y = {
-        r[row].x + __fmaf_rn(first[0], factor.x, bias.x), r[row].y + __fmaf_rn(first[1], factor.y, bias.y),
-        r[row].z + __fmaf_rn(second[0], factor.z, bias.z), r[row].w + __fmaf_rn(second[1], factor.w, bias.w)};
-    if (token < p.length) *reinterpret_cast<float4*>(p.y + element + token * p.cells.step * L::DIM + column) = y;
+// The part of the output projection that makes channels 16 pair .., in shared memory or (LOADED) in registers.
+template <class L, class Rows>
+struct OutRows {
+  Rows weight;
+  float4 factor;
+
+  __device__ __forceinline__ OutRows(const WarpSequence<L>& w, int pair)
+      : weight(w.weights + L::OUT, 16 * pair, w.lane),
+        factor(load_four(w.weights + L::OUT_FACTOR + (16 * pair + 4 * w.c) * 4)) {
+    weight.load_begin(w.weights + L::OUT_START + (16 * pair + 4 * w.c) * 8, 16);
   }
-}
+};
+template <class L>
+using OutInPlace = OutRows<L, typename WarpSequence<L>::template WeightRows<L::DIM, L::INNER / 16>>;
+template <class L, bool LOADED>
+struct OutOf {
+  using Type = OutInPlace<L>;
+};
+template <class L>
+struct OutOf<L, true> {
+  using Type = OutRows<L, typename WarpSequence<L>::template LoadedRows<L::DIM, L::INNER / 16>>;
+};
 
-// The residual of these channels, from the grid.
-template <class L, int OWN>
-__device__ __forceinline__ void load_residual(float4 (&r)[2 * OWN], const WarpSequence<L, OWN>& w, int pair, i64 element) {
-  const ShortParams& p = w.p;
+// Of all heads and tiles.
+template <class L>
+using HeadResults = LoadedOperands<L::PARTS, L::TILES, L::INNER / 16>;
+
+// Where a lane's rows are in the grid: four channels of token 8 row + g are at `first` + row `step` + 16 pair.
+template <class L, bool CHECK>
+struct LaneRows {
+  static constexpr int ROWS = 2 * L::TILES;
+  i64 first, step;
+  int present;  // rows that there are
+
+  __device__ __forceinline__ LaneRows(const ShortParams& p, i64 element, int lane)
+      : first(element + (lane / 4) * p.cells.step * L::DIM + lane % 4 * 4),
+        step(8 * p.cells.step * L::DIM),
+        present((p.length - lane / 4 + 7) / 8) {}
+
+  __device__ __forceinline__ void load_residual(float4 (&r)[ROWS], const float* x, int pair) const {
+    x += first + 16 * pair;
 #pragma unroll
-  for (int row = 0; row < 2 * OWN; ++row) {
-    const int token = w.first + 8 * row + w.g;
-    r[row] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (L::RESIDUAL && token < p.length)
-      r[row] = *reinterpret_cast<const float4*>(p.x + element + token * p.cells.step * L::DIM + 16 * pair + 4 * w.c);
+    for (int row = 0; row < ROWS; ++row) {
+      r[row] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (L::RESIDUAL && (!CHECK || row < present))
+        r[row] = *reinterpret_cast<const float4*>(x + row * step);
+    }
   }
-}
 
-// Operands of a tile and a head: lanes keep their own values.
+  // These channels of y, from the heads' results and the residual r.
+  template <class Out>
+  __device__ __forceinline__ void finish(float* y, const Out& out, const HeadResults<L>& o, const float4 (&r)[ROWS],
+                                         int pair) const {
+    y += first + 16 * pair;
+    float d[L::TILES][2][4];
+    WarpSequence<L>::template project<true, false, L::INNER / 16>(d, o, 0, out.weight);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+      const float* const low = d[row / 2][0] + row % 2 * 2;
+      const float* const high = d[row / 2][1] + row % 2 * 2;
+      const u32 a = __float_as_uint(__fmaf_rn(low[0], out.factor.x, r[row].x));
+      const u32 b = __float_as_uint(__fmaf_rn(low[1], out.factor.y, r[row].y));
+      const u32 c = __float_as_uint(__fmaf_rn(high[0], out.factor.z, r[row].z));
+      const u32 e = __float_as_uint(__fmaf_rn(high[1], out.factor.w, r[row].w));
+      if (!CHECK || row < present) store_global(y + row * step, a, b, c, e);
+    }
+  }
+};
+
+// A head's result of a tile: lanes keep their own values.
 template <class L>
 __device__ __forceinline__ void store_tile(u32 to, const u32 (&v)[L::HEAD_STEPS][L::PARTS][4], int lane) {
 #pragma unroll
@@ -81,22 +122,23 @@ __device__ __forceinline__ void store_tile(u32 to, const u32 (&v)[L::HEAD_STEPS]
     for (int part = 0; part < L::PARTS; ++part) store_shared(to + (s * L::PARTS + part) * 512 + lane * 16, v[s][part]);
   }
 }
-template <class L>
-__device__ __forceinline__ void load_tile(u32 (&v)[L::HEAD_STEPS][L::PARTS][4], u32 from, int lane) {
+// Results of a head for all tiles to shared memory, from `results` on; what it returns is that of WarpSequence::attend.
+template <class L, bool CHECK, bool MAX>
+__device__ __forceinline__ bool attend_head(const WarpSequence<L>& w, u32 results, int head, u32 valid,
+                                            const typename WarpSequence<L>::Scores& begin) {
+  constexpr int AT_ONCE = L::SMALL ? L::TILES : 1;  // tiles of q
+  u32 q[AT_ONCE][L::HEAD_STEPS][L::PARTS][4], k[L::TILES][L::HEAD_STEPS][L::PARTS][4], v[L::TILES][L::HEAD_STEPS][L::VALUES][4];
+  bool fine = true;
+  if constexpr (AT_ONCE == L::TILES) w.project_q(q, 0, head);
+  w.project_k_v(k, v, head, valid);
 #pragma unroll
-  for (int s = 0; s < L::HEAD_STEPS; ++s) {
-#pragma unroll
-    for (int part = 0; part < L::PARTS; ++part) load_shared(v[s][part], from + (s * L::PARTS + part) * 512 + lane * 16);
+  for (int t = 0; t < L::TILES; ++t) {
+    if constexpr (AT_ONCE < L::TILES) w.project_q(q, t, head);
+    u32 o[L::HEAD_STEPS][L::PARTS][4];
+    fine = w.template attend<CHECK, MAX>(o, q[t % AT_ONCE], k, v, t, valid, begin) && fine;
+    store_tile<L>(results + (t * L::HEADS + head) * L::TILE_BYTES, o, w.lane);
   }
-}
-// Of all heads, one behind the other.
-template <class L>
-__device__ __forceinline__ void load_heads(u32 (&v)[L::INNER / 16][L::PARTS][4], u32 from, int lane) {
-#pragma unroll
-  for (int k = 0; k < L::INNER / 16; ++k) {
-#pragma unroll
-    for (int part = 0; part < L::PARTS; ++part) load_shared(v[k][part], from + (k * L::PARTS + part) * 512 + lane * 16);
-  }
+  return fine && (MAX || w.p.score_scale == 1.0f);
 }
 
 // A warp's part of many_sequences. KEEP: x stays in shared memory beside the heads' results, which otherwise take its
@@ -106,6 +148,7 @@ struct ManySequences {
   static constexpr int ROWS = 2 * L::TILES, PIECES = L::DIM / 16, X_BYTES = ROWS * PIECES * 512;
   static constexpr int BUFFER = KEEP || X_BYTES > L::OUTPUT_BYTES ? X_BYTES : L::OUTPUT_BYTES;
   static constexpr int BYTES = 2 * BUFFER + (KEEP ? L::OUTPUT_BYTES : 0);
+  using Warp = WarpSequence<L>;
 
   const ShortParams& p;
   u32 weights, buffers;
@@ -131,13 +174,21 @@ struct ManySequences {
     copy_commit();
   }
 
+  template <bool MAX>
+  __device__ __forceinline__ bool attend_all(const Warp& w, u32 results, u32 valid, const typename Warp::Scores& begin) const {
+    bool fine = true;
+#pragma unroll 1
+    for (int head = 0; head < L::HEADS; ++head) fine = attend_head<L, CHECK, MAX>(w, results, head, valid, begin) && fine;
+    return fine;
+  }
+
   __device__ __forceinline__ void run(u32 sequence, u32 stride) const {
 #pragma unroll 1
     for (int turn = 0; sequence < p.sequences; sequence += stride, turn ^= 1) {
       const u32 x = buffers + turn * BUFFER, results = KEEP ? buffers + 2 * BUFFER : x;
       const i64 element = sequence_element(p, sequence, L::DIM);
       copy_wait<0>();
-      WarpSequence<L, L::TILES> w(p, weights, 0, lane);
+      Warp w(p, weights, lane);
 #pragma unroll
       for (int row = 0; row < ROWS; ++row) {
         float v[L::STEPS][4];
@@ -151,21 +202,13 @@ struct ManySequences {
       const u32 valid = CHECK ? valid_keys<L>(p, element, lane) : 0xffffffffu;
       if constexpr (!KEEP) __syncwarp();  // the heads' results come to where other lanes have read x
       fetch(sequence + stride, buffers + (turn ^ 1) * BUFFER);
-#pragma unroll 1
-      for (int head = 0; head < L::HEADS; ++head) {
-        u32 q[L::TILES][L::HEAD_STEPS][L::PARTS][4], k[L::TILES][L::HEAD_STEPS][L::PARTS][4],
-            v[L::TILES][L::HEAD_STEPS][L::PARTS][4];
-        w.project_head(q, k, v, head, valid);
-#pragma unroll
-        for (int t = 0; t < L::TILES; ++t) {
-          u32 o[L::HEAD_STEPS][L::PARTS][4];
-          w.template attend<CHECK>(o, q[t], k, v, t, valid);
-          store_tile<L>(results + (t * L::HEADS + head) * L::TILE_BYTES, o, lane);
-        }
-      }
-      u32 o[L::TILES][L::INNER / 16][L::PARTS][4];
-#pragma unroll
-      for (int t = 0; t < L::TILES; ++t) load_heads<L>(o[t], results + t * L::HEADS * L::TILE_BYTES, lane);
+      typename Warp::Scores begin = {};
+      if constexpr (CHECK && L::FREE) Warp::begin_scores(begin, valid, lane);
+      const bool fine = attend_all<!L::FREE>(w, results, valid, begin);
+      if (L::FREE && !__all_sync(0xffffffffu, fine)) attend_all<true>(w, results, valid, begin);
+      HeadResults<L> o;
+      o.load(results + lane * 16);
+      const LaneRows<L, CHECK> rows(p, element, lane);
 #pragma unroll
       for (int pair = 0; pair < PIECES; ++pair) {
         float4 r[ROWS];
@@ -173,9 +216,9 @@ struct ManySequences {
 #pragma unroll
           for (int row = 0; row < ROWS; ++row) r[row] = load_four(place(x, row, pair, lane));
         } else {
-          load_residual(r, w, pair, element);
+          rows.load_residual(r, p.x, pair);
         }
-        finish_channels(w, o, r, pair, element);
+        rows.finish(p.y, OutInPlace<L>(w, pair), o, r, pair);
       }
       __syncwarp();  // the next but one is fetched to where other lanes have read
     }
@@ -189,9 +232,10 @@ __device__ __forceinline__ void run_many(const ShortParams& p, u32 shared) {
   const Part part{p, shared, shared + L::WEIGHT_BYTES + warp * Part::BYTES, lane};
   const u32 sequence = blockIdx.x + warp * gridDim.x;  // so that blocks are equally loaded
   part.fetch(sequence, part.buffers);
-  copy_wait<0>();
-  let_next_grid_start();
+  // Only the weights are waited for together: a warp begins when its own sequence is there.
+  copy_wait<1>();
   __syncthreads();
+  let_next_grid_start();
   part.run(sequence, gridDim.x * WARPS);
 }
 
@@ -207,62 +251,132 @@ __global__ void __launch_bounds__(32 * WARPS, 1) many_sequences(const ShortParam
     run_many<L, WARPS, KEEP, true>(p, shared);
 }
 
-template <class L>
-__global__ void __launch_bounds__(32 * L::HEADS * L::TILES, 2) few_sequences(const ShortParams p) {
-  constexpr int WARPS = L::HEADS * L::TILES;
-  extern __shared__ __align__(128) unsigned char memory[];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = warp % L::TILES, head = warp / L::TILES;
-  const u32 shared = shared_address(memory), outputs = shared + L::WEIGHT_BYTES;
-  const u32 keys = outputs + L::OUTPUT_BYTES, values = keys + L::OUTPUT_BYTES;
-  const i64 element = sequence_element(p, blockIdx.x, L::DIM);
-  copy_layer<L, 32 * WARPS>(shared, p);
-  wait_for_previous_grid();
-  let_next_grid_start();
-  WarpSequence<L, 1> w(p, shared, 16 * tile, lane);
-  float x[2][L::STEPS][4] = {};
+// The tokens of a sequence, normalised, as A operands of tile and step, a lane's own registers in 16 bytes. Eight lanes
+// take tokens g and g + 8 of a tile at a time, whose shares of an operand are the same lane's.
+template <class L, int THREADS>
+struct BlockTokens {
+  static constexpr int BYTES = L::TILES * L::STEPS * L::PARTS * 512;
+  static constexpr int PAIRS = L::SLOT / 2, AT_ONCE = THREADS / 8, TURNS = (PAIRS + AT_ONCE - 1) / AT_ONCE;
+
+  const int pair, c, begin;  // of tokens, of the first turn; of the lane's channels
+  const float* from[TURNS][2];
+  float v[TURNS][2][L::HALF][4] = {};
+
+  __device__ __forceinline__ BlockTokens(const ShortParams& p, i64 element)
+      : pair(threadIdx.x / 8), c(threadIdx.x % 4), begin(threadIdx.x / 4 % 2 * L::HALF) {
 #pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const int token = w.first + 8 * row + w.g;
-    if (token < p.length) {
-      const float* const from = p.x + element + token * p.cells.step * L::DIM + 4 * w.c;
+    for (int turn = 0; turn < TURNS; ++turn) {
 #pragma unroll
-      for (int i = 0; i < L::STEPS; ++i) {
-        const float4 four = *reinterpret_cast<const float4*>(from + 16 * i);
-        x[row][i][0] = four.x, x[row][i][1] = four.y, x[row][i][2] = four.z, x[row][i][3] = four.w;
+      for (int row = 0; row < 2; ++row) {
+        const int at = pair + turn * AT_ONCE, token = at / 8 * 16 + row * 8 + at % 8;
+        from[turn][row] = token < p.length ? p.x + element + token * p.cells.step * L::DIM + 16 * begin + 4 * c : nullptr;
       }
     }
   }
+
+  // Rows that are not there become zeros.
+  __device__ __forceinline__ void load() {
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+#pragma unroll
+        for (int i = 0; i < L::HALF; ++i) {
+          if (from[turn][row] && begin + i < L::STEPS) {
+            const float4 four = *reinterpret_cast<const float4*>(from[turn][row] + 16 * i);
+            float(&to)[4] = v[turn][row][i];
+            to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void normalise(u32 tokens, float eps) {
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) normalise_lane<L, 2>(v[turn][row], eps);
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn) {
+      const int at = pair + turn * AT_ONCE;
+      if (PAIRS % AT_ONCE != 0 && at >= PAIRS) break;
+#pragma unroll
+      for (int i = 0; i < L::HALF; ++i) {
+        if (begin + i >= L::STEPS) break;
+        u32 n[L::PARTS][4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const float* const two = v[turn][r % 2][i] + r / 2 * 2;
+          const Parts<L::PARTS> parts(two[0], two[1]);
+#pragma unroll
+          for (int part = 0; part < L::PARTS; ++part) n[part][r] = parts.part[part];
+        }
+        const u32 to = tokens + (at / 8 * L::STEPS + begin + i) * L::PARTS * 512 + (at % 8 * 4 + c) * 16;
+#pragma unroll
+        for (int part = 0; part < L::PARTS; ++part) store_shared(to + part * 512, n[part]);
+      }
+    }
+  }
+};
+
+template <class L>
+__global__ void __launch_bounds__(32 * L::HEADS, 2) few_sequences(const ShortParams p) {
+  using Block = BlockTokens<L, 32 * L::HEADS>;
+  using Warp = WarpSequence<L>;
+  extern __shared__ __align__(128) unsigned char memory[];
+  const int lane = threadIdx.x % 32, head = threadIdx.x / 32;
+  const u32 shared = shared_address(memory), tokens = shared + L::WEIGHT_BYTES, results = tokens + Block::BYTES;
+  const i64 element = sequence_element(p, blockIdx.x, L::DIM);
+#if __CUDA_ARCH__ >= 900
+  const u32 arrived = results + L::OUTPUT_BYTES;
+  if (threadIdx.x == 0) {
+    barrier_init(arrived, 1);
+    barrier_init_fence();
+    barrier_expect(arrived, L::WEIGHT_BYTES);
+    copy_bulk(shared, p.layer, L::WEIGHT_BYTES, arrived);
+  }
+#else
+  copy_layer<L, 32 * L::HEADS>(shared, p);
+#endif
+  Block block(p, element);
+  const LaneRows<L, true> rows(p, element, lane);
+  wait_for_previous_grid();
+  let_next_grid_start();
+  block.load();
+  block.normalise(tokens, p.eps);
+  Warp w(p, shared, lane);
   const u32 valid = valid_keys<L>(p, element, lane);
-#pragma unroll
-  for (int row = 0; row < 2; ++row) w.set_row(row, x[row]);
+  typename Warp::Scores begin = {};
+  if constexpr (L::FREE) Warp::begin_scores(begin, valid, lane);
+#if __CUDA_ARCH__ < 900
   copy_wait<0>();
+#endif
   __syncthreads();
-  u32 q[1][L::HEAD_STEPS][L::PARTS][4], k[L::TILES][L::HEAD_STEPS][L::PARTS][4], v[L::TILES][L::HEAD_STEPS][L::PARTS][4];
-  {
-    u32 own_k[1][L::HEAD_STEPS][L::PARTS][4], own_v[1][L::HEAD_STEPS][L::PARTS][4];
-    w.project_head(q, own_k, own_v, head, valid);
-    store_tile<L>(keys + warp * L::TILE_BYTES, own_k[0], lane);
-    store_tile<L>(values + warp * L::TILE_BYTES, own_v[0], lane);
+#if __CUDA_ARCH__ >= 900
+  barrier_wait(arrived, 0);
+#endif
+  w.n.load(tokens + lane * 16);
+  const bool fine = attend_head<L, true, !L::FREE>(w, results, head, valid, begin);
+  // The first channels that this warp makes: all but the heads' results is on its way while the block gathers.
+  const int own = min(head, L::DIM / 16 - 1);
+  float4 r[2 * L::TILES];
+  rows.load_residual(r, p.x, own);
+  const typename OutOf<L, L::SMALL>::Type out(w, own);
+  if (__syncthreads_or(L::FREE && !fine)) {
+    attend_head<L, true, true>(w, results, head, valid, begin);
+    __syncthreads();
   }
-  named_barrier(1 + head, 32 * L::TILES);
-#pragma unroll
-  for (int t = 0; t < L::TILES; ++t) {
-    load_tile<L>(k[t], keys + (head * L::TILES + t) * L::TILE_BYTES, lane);
-    load_tile<L>(v[t], values + (head * L::TILES + t) * L::TILE_BYTES, lane);
-  }
-  u32 result[L::HEAD_STEPS][L::PARTS][4];
-  w.template attend<true>(result, q[0], k, v, tile, valid);
-  store_tile<L>(outputs + (tile * L::HEADS + head) * L::TILE_BYTES, result, lane);
-  float4 r[2];  // of the first channels that this warp makes; on its way while the block gathers
-  load_residual(r, w, min(head, L::DIM / 16 - 1), element);
-  __syncthreads();
-  u32 o[1][L::INNER / 16][L::PARTS][4];
-  load_heads<L>(o[0], outputs + tile * L::HEADS * L::TILE_BYTES, lane);
+  if (head >= L::DIM / 16) return;
+  HeadResults<L> o;
+  o.load(results + lane * 16);
   // In place: all of the sequence was read before the barriers above, and these channels are this warp's own.
+  rows.finish(p.y, out, o, r, head);
 #pragma unroll 1
-  for (int pair = head; pair < L::DIM / 16; pair += L::HEADS) {
-    if (pair != head) load_residual(r, w, pair, element);
-    finish_channels(w, o, r, pair, element);
+  for (int pair = head + L::HEADS; pair < L::DIM / 16; pair += L::HEADS) {
+    rows.load_residual(r, p.x, pair);
+    rows.finish(p.y, OutInPlace<L>(w, pair), o, r, pair);
   }
 }
 

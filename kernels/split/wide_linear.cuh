@@ -15,7 +15,7 @@ namespace warpweave::kernels::split {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // The block's tile; neighbouring blocks share tokens. store(sums, constants, token) for each warp's part.
-template <int PARTS, int GROUPS, int STAGES, class Params, class Store>
+template <int PARTS, int GROUPS, int STAGES, int BLOCKS, class Params, class Store>
 __device__ __forceinline__ void wide_linear(const WideLinearParams<Params>& p, const Weight& weight, i64 n, i64 k,
                                             const Store& store) {
   constexpr int TOKENS = GROUPS * 64, A_BYTES = PARTS * TOKENS * STAGE_PART;
@@ -27,7 +27,7 @@ __device__ __forceinline__ void wide_linear(const WideLinearParams<Params>& p, c
   const int first_column = blockIdx.x % across * WIDE_COLUMNS;
   const i64 first = static_cast<i64>(blockIdx.x / across) * TOKENS;
   const int steps = static_cast<int>((k + STAGE_DEPTH - 1) / STAGE_DEPTH);
-  Ring<GROUPS, STAGES, STAGE_BYTES> ring{shared, tables + GROUPS * TileConstants::BYTES, steps};
+  Ring<GROUPS, STAGES, STAGE_BYTES, BLOCKS == 1> ring{shared, tables + GROUPS * TileConstants::BYTES, steps};
   const auto send = [&p, first, first_column](u32 stage, u32 full, int turn) {
     copy_tensor(stage, &p.a, full, turn * STAGE_DEPTH, static_cast<int>(first), 0, 0);
     copy_tensor(stage + A_BYTES, &p.weight, full, turn * STAGE_DEPTH, first_column, 0, 0);
@@ -39,9 +39,13 @@ __device__ __forceinline__ void wide_linear(const WideLinearParams<Params>& p, c
   }
   wait_for_previous_grid();
   let_next_grid_start();
-  if (threadIdx.x == 0) ring.start(send);
+  if (BLOCKS > 1 && threadIdx.x == 0) ring.load(send);
   __syncthreads();
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
+  if (BLOCKS == 1 && group == GROUPS) {
+    if (threadIdx.x % 32 == 0) ring.load(send);
+    return;
+  }
   const TileConstants constants{tables + group * TileConstants::BYTES, first_column};
   constants.fetch(weight);
   WideSums sums;
@@ -54,10 +58,10 @@ __device__ __forceinline__ void wide_linear(const WideLinearParams<Params>& p, c
 #endif
 
 template <int PARTS, int HEAD, int GROUPS, int STAGES, int BLOCKS>
-__global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_to_heads(const __grid_constant__ WideLinearParams<LinearParams> p) {
+__global__ void __launch_bounds__(wide_threads(GROUPS, BLOCKS), BLOCKS) wide_to_heads(const __grid_constant__ WideLinearParams<LinearParams> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const HeadsParams& heads = p.linear.heads;
-  wide_linear<PARTS, GROUPS, STAGES>(p, heads.weight, heads.n, p.linear.k,
+  wide_linear<PARTS, GROUPS, STAGES, BLOCKS>(p, heads.weight, heads.n, p.linear.k,
                                      [&](const WideSums& sums, const TileConstants& constants, i64 token) {
                                        store_wide_heads<PARTS, HEAD>(sums, heads, constants, token);
                                      });
@@ -65,9 +69,9 @@ __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_to_heads(const __gr
 }
 
 template <int PARTS, bool RESIDUAL, int GROUPS, int STAGES, int BLOCKS>
-__global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_to_grid(const __grid_constant__ WideLinearParams<OutputParams> p) {
+__global__ void __launch_bounds__(wide_threads(GROUPS, BLOCKS), BLOCKS) wide_to_grid(const __grid_constant__ WideLinearParams<OutputParams> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wide_linear<PARTS, GROUPS, STAGES>(p, p.linear.weight, p.linear.n, p.linear.k,
+  wide_linear<PARTS, GROUPS, STAGES, BLOCKS>(p, p.linear.weight, p.linear.n, p.linear.k,
                                      [&](const WideSums& sums, const TileConstants& constants, i64 token) {
                                        store_wide_grid<RESIDUAL, BLOCKS == 1 ? 4 : 2>(sums, p.linear, constants, token);
                                      });

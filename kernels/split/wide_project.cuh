@@ -13,7 +13,7 @@
 namespace warpweave::kernels::split {
 
 template <int PARTS, NormKind NORM, int DIM, int HEAD, int GROUPS, int STAGES, int BLOCKS>
-__global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_project(const __grid_constant__ WideProjectParams p) {
+__global__ void __launch_bounds__(wide_threads(GROUPS, BLOCKS), BLOCKS) wide_project(const __grid_constant__ WideProjectParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int DEPTH = (DIM + 31) / 32 * 32, STEPS = DEPTH / STAGE_DEPTH, TOKENS = GROUPS * 64;
   constexpr int STAGE_BYTES = WEIGHT_PARTS * WIDE_COLUMNS * STAGE_PART, PANELS = PARTS * TOKENS * STAGE_PART;
@@ -22,16 +22,23 @@ __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_project(const __gri
   const u32 tables = stages + STAGES * STAGE_BYTES;
   const HeadsParams& heads = p.project.heads;
   const int tiles = static_cast<int>((heads.n + WIDE_COLUMNS - 1) / WIDE_COLUMNS);
-  Ring<GROUPS, STAGES, STAGE_BYTES> ring{stages, tables + GROUPS * 2 * TileConstants::BYTES, tiles * STEPS};
+  Ring<GROUPS, STAGES, STAGE_BYTES, BLOCKS == 1> ring{stages, tables + GROUPS * 2 * TileConstants::BYTES, tiles * STEPS};
   const auto send = [&p](u32 stage, u32 full, int turn) {
     copy_tensor(stage, &p.weight, full, turn % STEPS * STAGE_DEPTH, turn / STEPS * WIDE_COLUMNS, 0, 0);
   };
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&p.weight);
     ring.prepare();
-    ring.start(send);
+    if (BLOCKS > 1) ring.load(send);
   }
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
+  if constexpr (BLOCKS == 1) {
+    __syncthreads();
+    if (group == GROUPS) {
+      if (threadIdx.x % 32 == 0) ring.load(send);
+      return;
+    }
+  }
   wait_for_previous_grid();
   let_next_grid_start();
   const i64 first = static_cast<i64>(blockIdx.x) * TOKENS;
@@ -43,7 +50,7 @@ __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) wide_project(const __gri
       [&](int slot) { return first + slot < heads.tokens ? cell_of(heads.cells, first + slot) * DIM : -1; },
       [](int, i64) {});
   fence_async_proxy();
-  __syncthreads();
+  named_barrier(1, GROUPS * 128);
   const u32 own = shared + group * (64 * STAGE_PART);
   const i64 token = first + group * 64 + threadIdx.x / 32 % 4 * 16;
 #pragma unroll 1

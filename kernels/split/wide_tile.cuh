@@ -1,9 +1,11 @@
 // A block's tiles of a product of tokens by a weight on compute capability 9.0, operands in parts (parts.cuh): wgmma on
 // operands that lie in shared memory. What tile.cuh is for mma.sync, and with the same results to store.
 //
-// GROUPS warpgroups own 64 tokens x 128 columns each; the copy engine brings 32 of k at a time through a ring of STAGES:
-// the warp that releases a stage last sends for what comes into it next. Of a stage, and of tokens in shared memory, a panel is [part][row][32 of k], 64 bytes a row, turned as
-// the copy engine does it.
+// GROUPS warpgroups own 64 tokens x 128 columns each; the copy engine brings 32 of k at a time through a ring of STAGES.
+// Where a block is alone on its multiprocessor one more warp sends for them (LOADER), which is up to 10 % faster; where two
+// are, it would cost the registers of both, and the warp that releases a stage last sends for what comes into it next.
+// Of a stage, and of tokens in shared memory, a panel is [part][row][32 of k], 64 bytes a row, turned as the copy engine
+// does it.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -24,9 +26,13 @@ __device__ __forceinline__ u32 panel_address(u32 panel, int row, int k) {
   return panel + row * STAGE_PART + ((k / 8) ^ (row / 2 % 4)) * 16 + k % 8 * 2;
 }
 
+// Threads of a block.
+constexpr int wide_threads(int groups, int blocks) { return groups * 128 + (blocks == 1 ? 32 : 0); }
+
 // Stages of STAGE_BYTES bytes, from `stages` on; 32 bytes each of barriers and counter from `barriers` on. A place in the
-// order of all turns of the block, of which there are `turns`.
-template <int GROUPS, int STAGES, int STAGE_BYTES>
+// order of all turns of the block, of which there are `turns`. send(stage, full, turn) has the copy engine bring what a
+// turn needs.
+template <int GROUPS, int STAGES, int STAGE_BYTES, bool LOADER>
 struct Ring {
   static constexpr int BARRIER_BYTES = 32 * STAGES;
   u32 stages, barriers;
@@ -34,6 +40,7 @@ struct Ring {
   u32 at = 0, parity = 0;
 
   __device__ __forceinline__ u32 full() const { return barriers + at * 32; }
+  __device__ __forceinline__ u32 empty() const { return full() + 8; }
   __device__ __forceinline__ u32 stage() const { return stages + at * STAGE_BYTES; }
   __device__ __forceinline__ void advance() {
     ++turn;
@@ -44,38 +51,50 @@ struct Ring {
     for (int i = 0; i < STAGES; ++i) {
       barrier_init(barriers + i * 32, 1);
       barrier_init(barriers + i * 32 + 8, GROUPS * 4);
-      store_shared(barriers + i * 32 + 16, 0u);
+      if (!LOADER) store_shared(barriers + i * 32 + 16, 0u);
     }
     barrier_init_fence();
   }
-  // By one thread: the first stages. send(stage, full, turn) has the copy engine bring them.
+  // By one thread: without LOADER the first stages, else all.
   template <class Send>
-  __device__ __forceinline__ void start(const Send& send) const {
-    for (int i = 0; i < STAGES && i < turns; ++i) {
-      barrier_expect(barriers + i * 32, STAGE_BYTES);
-      send(stages + i * STAGE_BYTES, barriers + i * 32, i);
+  __device__ __forceinline__ void load(const Send& send) {
+    if constexpr (LOADER) {
+#pragma unroll 1
+      while (turn < turns) {
+        barrier_wait(empty(), parity ^ 1);
+        barrier_expect(full(), STAGE_BYTES);
+        send(stage(), full(), turn);
+        advance();
+      }
+    } else {
+      for (int i = 0; i < STAGES && i < turns; ++i) {
+        barrier_expect(barriers + i * 32, STAGE_BYTES);
+        send(stages + i * STAGE_BYTES, barriers + i * 32, i);
+      }
     }
   }
-  // This warp has done with the stage. The barrier orders the reads of all warps before the copy, the counter tells who
-  // is last.
+  // This warp has done with the stage. Without LOADER the barrier orders the reads of all warps before the copy, the counter
+  // tells who is last.
   template <class Send>
   __device__ __forceinline__ void release(const Send& send) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-      barrier_arrive(full() + 8);
-      u32 before;
-      asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(full() + 16) : "memory");
-      if (before == GROUPS * 4 - 1) {
-        store_shared(full() + 16, 0u);
-        barrier_wait(full() + 8, parity);
-        fence_async_proxy();
-        if (turn + STAGES < turns) {
-          barrier_expect(full(), STAGE_BYTES);
-          send(stage(), full(), turn + STAGES);
+      barrier_arrive(empty());
+      if constexpr (!LOADER) {
+        u32 before;
+        asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(full() + 16) : "memory");
+        if (before == GROUPS * 4 - 1) {
+          store_shared(full() + 16, 0u);
+          barrier_wait(empty(), parity);
+          fence_async_proxy();
+          if (turn + STAGES < turns) {
+            barrier_expect(full(), STAGE_BYTES);
+            send(stage(), full(), turn + STAGES);
+          }
         }
       }
     }
-    __syncwarp();
+    if constexpr (!LOADER) __syncwarp();
   }
 };
 

@@ -199,53 +199,5 @@ TEST(Split, ZeroWeights) {
   EXPECT_TRUE(std::isfinite(packed.score_scale));
 }
 
-// Every part of every weight once, where ldmatrix and the kernel look for it; then factors and biases.
-TEST(Split, AWarpsLayerIsCoreMatrices) {
-  for (std::int64_t c = 0; c < 4; ++c) {  // lane c: columns 2c, 2c + 1 and 8 further on
-    for (std::int64_t i = 0; i < 4; ++i)
-      EXPECT_EQ(warp_place(16 + 4 * c + i), 16 + i / 2 * 8 + 2 * c + i % 2);
-  }
-  const AxialAttention a = layer(48, 2, 16);
-  const Packed packed = pack(a, weights_of(a));
-  const std::int64_t inner = 32;
-  const std::vector<std::byte> bytes = warp_layer(packed, a.dim, inner);
-  const auto element = [&](std::int64_t matrix, std::int64_t rows, std::int64_t steps, std::int64_t which,
-                           std::int64_t row, std::int64_t k) {
-    const std::int64_t at = matrix + ((which * steps + k / 16) * (rows / 8) + row / 8) * 256 +
-                            k / 8 % 2 * 128 + row % 8 * 16 + k % 8 * 2;
-    std::uint16_t bits;
-    std::memcpy(&bits, bytes.data() + at, 2);
-    return f16_to_float(bits);
-  };
-  const std::int64_t qkv_rows = 3 * inner, out = kWeightParts * qkv_rows * 64 * 2;  // k rounded up to 64
-  for (int which = 0; which < kWeightParts; ++which) {
-    for (std::int64_t row = 0; row < qkv_rows; ++row) {
-      for (std::int64_t k = 0; k < 64; ++k)
-        ASSERT_EQ(element(0, qkv_rows, 4, which, row, warp_place(k)), part(packed.qkv, 64, row, which, k))
-            << row << " " << k;
-    }
-    for (std::int64_t row = 0; row < a.dim; ++row) {
-      for (std::int64_t k = 0; k < inner; ++k)
-        ASSERT_EQ(element(out, a.dim, 2, which, warp_place(row), k), part(packed.out, 32, row, which, k))
-            << row << " " << k;
-    }
-  }
-  const std::int64_t floats = out + kWeightParts * a.dim * inner * 2;
-  ASSERT_EQ(static_cast<std::int64_t>(bytes.size()), floats + (qkv_rows + a.dim) * 8);
-  const auto number = [&](std::int64_t i) {
-    float value;
-    std::memcpy(&value, bytes.data() + floats + i * 4, 4);
-    return value;
-  };
-  for (std::int64_t i = 0; i < qkv_rows; ++i) {
-    EXPECT_EQ(number(i), packed.qkv.factor[i]);
-    EXPECT_EQ(number(qkv_rows + i), packed.qkv.bias[i]);
-  }
-  for (std::int64_t i = 0; i < a.dim; ++i) {
-    EXPECT_EQ(number(2 * qkv_rows + i), packed.out.factor[i]);
-    EXPECT_EQ(number(2 * qkv_rows + a.dim + i), packed.out.bias[i]);
-  }
-}
-
 }  // namespace
 }  // namespace warpweave::cuda::split

@@ -88,8 +88,9 @@ std::int64_t norm_tokens(std::int64_t dim) {  // of a block at a time
 
 class SplitStep final : public Step {
  public:
-  SplitStep(const AxialAttention& layer, const Packed& packed, int parts, const GpuDevice& device)
-      : layer_(layer), parts_(parts), device_(device), weights_(layer, packed) {}
+  SplitStep(const AxialAttention& layer, const weights::LayerWeights& weights, int parts,
+            const GpuDevice& device)
+      : layer_(layer), parts_(parts), device_(device), weights_(layer, weights, parts) {}
 
   bool in_place() const noexcept override { return true; }
   std::unique_ptr<const BoundStep> bind(const StepShape& shape) const override;
@@ -129,12 +130,13 @@ class SplitStep::Bound final : public BoundStep {
     };
     if (one_) {
       const ProjectPlan plan(layer_.dim, parts);
-      heads_ = wide_heads_ ? Product{get(wide_project_spec(layer_, parts),
-                                         wide_project_plan(layer_.dim, parts).shared_bytes),
-                                     WidePlan::kTokens, 3 * inner_, WidePlan::kThreads,
-                                     wide_project_plan(layer_.dim, parts).shared_bytes}
-                           : Product{get(project_spec(layer_, parts), plan.shared), plan.tokens, 3 * inner_,
-                                     kThreads, plan.shared};
+      heads_ = wide_heads_
+                   ? Product{get(wide_project_spec(layer_, parts),
+                                 wide_project_plan(layer_.dim, parts).shared_bytes),
+                             WidePlan::kTokens, 3 * inner_, wide_project_plan(layer_.dim, parts).threads,
+                             wide_project_plan(layer_.dim, parts).shared_bytes}
+                   : Product{get(project_spec(layer_, parts), plan.shared), plan.tokens, 3 * inner_, kThreads,
+                             plan.shared};
     } else {
       norm_ = kernels.get(norm_spec(layer_, parts));
       norm_blocks_ = step.device_.multiprocessors() * norm_.resident_blocks(128, 0);
@@ -224,7 +226,7 @@ class SplitStep::Bound final : public BoundStep {
     return {kernel, LinearPlan::kTokens, LinearPlan::kColumns, kThreads, LinearPlan::shared(step_.parts_)};
   }
   Product wide_product(const Kernel& kernel) const {
-    return {kernel, WidePlan::kTokens, WidePlan::kColumns, WidePlan::kThreads,
+    return {kernel, WidePlan::kTokens, WidePlan::kColumns, wide_linear_plan(step_.parts_).threads,
             wide_linear_plan(step_.parts_).shared_bytes};
   }
 
@@ -354,7 +356,7 @@ class Split final : public CudaImplementation {
                                     std::span<const weights::LayerWeights> weights, Precision precision,
                                     const GpuDevice& device) const override {
     const auto& layer = static_cast<const AxialAttention&>(*layers[0]);
-    return std::make_unique<SplitStep>(layer, pack(layer, weights[0]), parts_of(precision), device);
+    return std::make_unique<SplitStep>(layer, weights[0], parts_of(precision), device);
   }
 };
 

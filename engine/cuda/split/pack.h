@@ -6,7 +6,6 @@
 // is a mean of v.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -56,10 +55,5 @@ inline bool warp_takes(const graph::AxialAttention& layer) {
          head_pitch(layer.head_dim) <= kMostWarpHead &&
          layer.heads * head_pitch(layer.head_dim) <= kMostWarpChannels;
 }
-
-// A layer as the kernels for one warp a sequence have it in shared memory (kernels/split/warp_sequence.cuh):
-// of each weight core matrices [part][k / 16][row / 8][k / 8 % 2][row % 8][k % 8], rows in the order of
-// columns and k rounded up to kDepth; then factor and bias of each.
-std::vector<std::byte> warp_layer(const Packed& packed, std::int64_t dim, std::int64_t inner);
 
 }  // namespace warpweave::cuda::split

@@ -40,21 +40,18 @@ struct BlockPlan {
 // A sequence of a warp, as in kernels/split/warp_kernels.cuh.
 struct WarpPlan {
   static constexpr std::int64_t kManyWarps = 8;  // as registers and shared memory allow
-  std::int64_t slot, few_warps, many_bytes, few_bytes;
+  std::int64_t slot, many_bytes, few_bytes;
   bool keep;  // x, beside the heads' results
 
   WarpPlan(const AxialAttention& layer, std::int64_t length, int parts) {
     slot = rounded_up(length, 16);
-    few_warps = layer.heads * (slot / 16);
-    const std::int64_t inner = inner_of(layer), depth = rounded_up(layer.dim, kDepth);
-    const std::int64_t weights =
-        kWeightParts * 2 * (depth * 3 * inner + rounded_up(inner, kDepth) * layer.dim) +
-        (3 * inner + layer.dim) * 8;
-    const std::int64_t outputs = slot * inner * parts * 2;
+    const std::int64_t inner = inner_of(layer);
+    const std::int64_t weights = parts * 2 * 4 * inner * layer.dim + 3 * inner * 8 + layer.dim * 20;
+    const std::int64_t results = slot * inner * parts * 2, tokens = slot * layer.dim * parts * 2;
     const std::int64_t x = slot * layer.dim * 4;
     keep = parts == 1;
-    many_bytes = weights + kManyWarps * (keep ? 2 * x + outputs : 2 * std::max(x, outputs));
-    few_bytes = weights + 3 * outputs;
+    many_bytes = weights + kManyWarps * (keep ? 2 * x + results : 2 * std::max(x, results));
+    few_bytes = weights + tokens + results + 16;
   }
   static bool fits(const AxialAttention& layer, std::int64_t length, int parts, std::int64_t shared_memory) {
     return length <= kLongestOfWarp && warp_takes(layer) &&
@@ -100,7 +97,7 @@ std::vector<Form> forms(const AxialAttention& layer, std::int64_t length, int pa
           {{"split/warp_kernels.cuh",
             scope + "few_sequences" + warp_layer.substr(0, warp_layer.size() - 2) + ">"},
            1,
-           plan.few_warps * 32,
+           layer.heads * 32,
            plan.few_bytes,
            false}};
 }
@@ -119,12 +116,14 @@ class ShortBound final : public BoundStep {
     params_.rotations = reinterpret_cast<const float*>(rotations_.data());
     params_.qkv = weights.qkv.weight();
     params_.out = weights.out.weight();
-    params_.layer = weights.layer.data();
+    params_.layer = weights.warp.data();
     params_.cells = layer.axis == Axis::row ? kernels::Sequences{per_sample_, sample_cells_, columns, 1}
                                             : kernels::Sequences{per_sample_, sample_cells_, 1, columns};
     params_.length = static_cast<int>(length);
     params_.eps = static_cast<float>(layer.norm.eps);
-    params_.score_scale = weights.score_scale;
+    params_.score_scale = WarpPlan::fits(layer, length, parts, conditions.shared_memory_per_block)
+                              ? weights.warp_score_scale
+                              : weights.score_scale;
     for (const bool mask : {false, true}) {
       auto list = forms(layer, length, parts, mask, conditions.shared_memory_per_block);
       const bool few = samples_ * per_sample_ < kFewSequences * device.multiprocessors();

@@ -5,6 +5,7 @@
 
 #include "cuda/memory.h"
 #include "cuda/split/pack.h"
+#include "cuda/split/warp_pack.h"
 #include "split/params.h"
 
 namespace warpweave::cuda::split {
@@ -28,14 +29,20 @@ class Uploaded {
 // The weights of a layer, as all forms of the kernels take them.
 struct UploadedLayer {
   Uploaded qkv, out;
-  DeviceBuffer layer;  // warp_layer(), where a warp can run the layer at all
   float score_scale;
-  UploadedLayer(const graph::AxialAttention& a, const Packed& p)
-      : qkv(p.qkv), out(p.out), score_scale(p.score_scale) {
+  DeviceBuffer warp;  // pack_warp_layer(), where a warp can run the layer at all
+  float warp_score_scale = 1;
+
+  UploadedLayer(const graph::AxialAttention& a, const weights::LayerWeights& weights, int parts)
+      : UploadedLayer(pack(a, weights)) {
     if (!warp_takes(a)) return;
-    const auto bytes = warp_layer(p, a.dim, a.heads * head_pitch(a.head_dim));
-    layer = upload_bytes(std::span(bytes), "packed weights");
+    const WarpPacked p = pack_warp_layer(a, weights, parts);
+    warp = upload_bytes(std::span(p.bytes), "packed weights");
+    warp_score_scale = p.score_scale;
   }
+
+ private:
+  explicit UploadedLayer(const Packed& p) : qkv(p.qkv), out(p.out), score_scale(p.score_scale) {}
 };
 
 // RoPE's table [position, dims / 2, (cos, sin)]; empty without RoPE.

@@ -23,6 +23,7 @@ WidePlan plan_for(int parts, std::int64_t tokens, std::int64_t stage, std::int64
   WidePlan plan{};
   plan.blocks = parts == 1 && tokens <= 32 * 1024 ? 2 : 1;
   plan.stages = plan.blocks == 2 ? 4 : 5;
+  plan.threads = WidePlan::kGroups * 128 + (plan.blocks == 1 ? 32 : 0);  // a warp that loads
   plan.shared_bytes = static_cast<std::size_t>(tokens + plan.stages * (stage + kBarriers) + constants);
   return plan;
 }

@@ -13,8 +13,8 @@ namespace warpweave::cuda::split {
 
 struct WidePlan {
   static constexpr std::int64_t kGroups = 2, kTokens = 64 * kGroups, kColumns = 128;
-  static constexpr int kThreads = kGroups * 128;
   std::int64_t stages, blocks;  // of the ring; of a multiprocessor
+  int threads;
   std::size_t shared_bytes;
 };
 
