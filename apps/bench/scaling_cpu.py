@@ -84,7 +84,7 @@ def main():
     parser.add_argument("--warpweave", required=True)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each timing; processes run longer")
+    parser.add_argument("--seconds", type=float, default=1, help="of each timing; processes overlap less in short ones")
     parser.add_argument("--cores", type=int, default=4, help="cores that are timed alone in a round")
     parser.add_argument("--only", default="pair,msa")
     a = parser.parse_args()
@@ -99,8 +99,7 @@ def main():
         for case in a.only.split(","):
             alone = statistics.mean(rates(a.warpweave, case, a.seconds, 1, [{c}])[0] for c in some)
             together = rates(a.warpweave, case, a.seconds, n, [set(cores)])[0]
-            # Long enough that all of them overlap most of the time.
-            apart = sum(rates(a.warpweave, case, max(1.0, 3 * a.seconds), 1, [{c} for c in cores]))
+            apart = sum(rates(a.warpweave, case, a.seconds, 1, [{c} for c in cores]))
             rows[case].append((alone, together, apart))
             line(case, alone, together, apart, n)
         if products:
