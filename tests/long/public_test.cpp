@@ -18,6 +18,7 @@
 #include "model_data.h"
 #include "properties/problem.h"
 #include "warpweave/error.h"
+#include "whole_layer_test.h"
 
 namespace warpweave::long_test {
 namespace {
@@ -311,6 +312,9 @@ void compile_all(const std::string& architecture) {
   for (const Precision precision : {Precision::bf16, Precision::fp16})
     for (const Shape& s : {Shape{1, 6, 150}, Shape{1, 150, 6}})
       list.push_back({properties::make_block(128, 4), s, precision});
+  for_whole_layers([&](const Model& m, const Shape& s, Precision precision) {
+    list.push_back({m, s, precision});
+  });
   std::atomic<std::size_t> next{0};
   std::vector<std::jthread> threads;
   for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t)

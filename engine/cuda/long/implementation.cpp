@@ -9,6 +9,7 @@
 #include "cuda/layers/layers.h"
 #include "cuda/long/attention_output.h"
 #include "cuda/long/layer.h"
+#include "cuda/long/whole_layer.h"
 #include "cuda/rope.h"
 #include "cuda/slices.h"
 
@@ -42,6 +43,8 @@ class LongStep final : public Step {
     output_ = TokenProjection(shapes.output, output, precision, device);
     if (attention_can_project(layer.heads, shapes.head_pitch))
       attention_output_.emplace(layer.heads, shapes.head_pitch, folded.output, folded.output_bias, precision);
+    if (const auto plan = whole_layer_plan(layer, shapes.head_pitch, device.conditions(precision)))
+      whole_weights_ = upload_bytes(pack_whole_layer(*plan, folded, precision), "weights");
   }
 
   bool in_place() const noexcept override { return true; }
@@ -58,7 +61,7 @@ class LongStep final : public Step {
   Precision precision_;
   const GpuDevice& device_;
   TokenProjection qkv_[2], output_;  // without and with a mask
-  DeviceBuffer qkv_weights_, output_weights_;
+  DeviceBuffer qkv_weights_, output_weights_, whole_weights_;
   std::optional<AttentionOutputWeights> attention_output_;
 };
 
@@ -81,18 +84,29 @@ class LongStep::Bound final : public BoundStep {
     } else {
       attention_ = step.family_.attention(attention, step.precision_, step.device_);
     }
+    const auto whole =
+        whole_layer_plan(step.layer_, shapes_.head_pitch, step.device_.conditions(step.precision_));
+    const bool row = step.layer_.axis == Axis::row;
+    if (whole && whole_layer_suits(*whole, length_) &&
+        whole_layer_fills(row ? shape.input.rows : shape.input.columns, step.device_.multiprocessors())) {
+      all_ = {
+          shape.batch, shape.input.rows, shape.input.columns, {0, shape.input.columns, shape.input.columns}};
+      whole_.emplace(*whole, step.layer_, step.precision_, step.device_);
+      blocks_ = whole_->blocks(all_.tokens() / length_, shape.workspace_limit > 0 ? steps_bytes() : 0);
+    }
     if (const auto& rope = step.layer_.rope)
       rotation_ = upload(rotation_table(rope->theta, rope->dims, shapes_.head_pitch / 2, length_));
   }
 
+  // For a mask the layer runs in steps, always.
   std::size_t workspace_bytes() const noexcept override {
-    const std::size_t tokens = slices_.largest();
-    return aligned(tokens * heads_bytes_) + aligned(tokens * qkv_bytes_);
+    return std::max<std::size_t>(steps_bytes(), whole_ ? whole_->workspace_bytes(blocks_) : 0);
   }
 
   void enqueue(const StepRun& run) const override {
     const AxialAttention& layer = step_.layer_;
     const bool row = layer.axis == Axis::row, masked = run.mask != nullptr;
+    if (whole_ && !masked) return enqueue_whole(run);
     std::byte* heads = run.workspace;  // the heads' results
     std::byte* qkv = heads + aligned(slices_.largest() * heads_bytes_);
     slices_.for_each([&](const Slice& s) {
@@ -125,6 +139,23 @@ class LongStep::Bound final : public BoundStep {
   }
 
  private:
+  std::size_t steps_bytes() const noexcept {
+    const std::size_t tokens = slices_.largest();
+    return aligned(tokens * heads_bytes_) + aligned(tokens * qkv_bytes_);
+  }
+
+  void enqueue_whole(const StepRun& run) const {
+    const AxialAttention& layer = step_.layer_;
+    kernels::long_sequences::WholeLayerParams p{};
+    p.x = run.x, p.weights = step_.whole_weights_.data(), p.parked = reinterpret_cast<char*>(run.workspace);
+    p.rotation = reinterpret_cast<const float*>(rotation_.data());
+    p.output = step_.attention_output_->params(layer.residual ? run.x : nullptr, run.y);
+    p.cells = sequences(layer.axis == Axis::row, all_, all_.columns);
+    p.sequences = static_cast<int>(all_.tokens() / length_), p.length = static_cast<int>(length_);
+    p.eps = static_cast<float>(layer.norm.eps);
+    whole_->enqueue(run.stream, blocks_, p);
+  }
+
   // The sequences of a slice over a grid whose rows lie `pitch` cells apart.
   static kernels::Sequences sequences(bool row, const Slice& s, std::int64_t pitch) {
     return row ? kernels::Sequences{s.rows, s.rows * pitch, pitch, 1}
@@ -138,6 +169,9 @@ class LongStep::Bound final : public BoundStep {
   Slices slices_;
   std::unique_ptr<const AttentionOperation> attention_;
   std::optional<LongAttention> with_output_;  // ends with the output projection; attention_ is for masks then
+  std::optional<WholeLayer> whole_;           // what runs without a mask
+  Slice all_{};                               // the grid
+  std::int64_t blocks_ = 0;                   // of the whole layer
   DeviceBuffer rotation_;
 };
 
@@ -194,6 +228,9 @@ class Long final : public CudaImplementation {
       list.push_back(projection_kernel(shapes_of(layer, head_pitch, masked).qkv, plan_of(shapes.qkv),
                                        conditions.precision));
     list.push_back(projection_kernel(shapes.output, plan_of(shapes.output), conditions.precision));
+    const auto whole = whole_layer_plan(layer, head_pitch, conditions);
+    if (whole && whole_layer_suits(*whole, layer.length(layers[0].input)))
+      list.push_back(whole_layer_kernel(*whole, layer, conditions.precision));
     return list;
   }
 
