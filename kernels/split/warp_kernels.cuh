@@ -12,7 +12,7 @@
 //
 // Shared memory at dim 64, 4 heads of 16: 68 KB of weights in fp32, 35 KB in tf32; then, many: 16 KB a warp, with KEEP 20 KB;
 // few: 16 KB (8 in tf32).
-// Limit at this size and length 32, a sequence: 976 m16n8k16 products in fp32 (384 in tf32), 4096 exponentials, 16 KB
+// Limit at this size and length 32, a sequence: 992 m16n8k16 products in fp32 (368 in tf32), 4096 exponentials, 16 KB
 // read and written.
 #pragma once
 

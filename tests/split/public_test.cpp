@@ -136,6 +136,26 @@ INSTANTIATE_TEST_SUITE_P(All, SplitPublic,
                                   std::string(to_string(std::get<1>(test.param)));
                          });
 
+// Sums of the softmax's weights leave their range where the maximum is not subtracted (scale 8), and q k is
+// larger than float16 would hold (1000).
+TEST(SplitScores, LargeOnesKeepTheirBitsInAnyBatch) {
+  for (const char* scale : {"8", "1000"}) {
+    LayerCase c{layer(64, 4, 16, "row"), 32, 223};
+    c.attention.scale = scale;
+    const Model m = model(c);
+    const Tensor x = properties::random_grid(grid(c, 5), 64, 3), one = properties::samples(x, 1, 1);
+    const Tensor exact = properties::cpu_engine(m, "reference", Precision::fp64, 0).run(one);
+    for (const Precision precision : {Precision::fp32, Precision::tf32}) {
+      const Engine e(m, options(precision));
+      const Tensor alone = e.run(one);
+      EXPECT_TRUE(same_bits(properties::samples(e.run(x), 1, 1), alone)) << scale;
+      const bool huge = scale[1] != 0;
+      const double limit = precision == Precision::fp32 ? (huge ? 2e-2 : 2e-4) : huge ? 2 : 0.3;
+      EXPECT_LE(properties::update_error(alone, exact, one, true), limit) << scale;
+    }
+  }
+}
+
 constexpr int kRandomLayers = 44, kProblems = 13, kLeastRun = 500;
 
 struct RandomLayer {

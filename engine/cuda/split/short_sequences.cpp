@@ -17,7 +17,7 @@ constexpr std::int64_t kLongest = 64, kThreads = 256;
 std::int64_t rounded_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 constexpr std::int64_t kLongestOfWarp = 32;
-constexpr std::int64_t kFewSequences = 8;  // a multiprocessor, below which the kernel for latency is faster
+constexpr std::int64_t kFewSequences = 3;  // a multiprocessor, below which the kernel for latency is faster
 
 std::int64_t inner_of(const AxialAttention& layer) { return layer.heads * head_pitch(layer.head_dim); }
 
