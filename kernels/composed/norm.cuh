@@ -8,6 +8,7 @@
 
 #include "common/index.cuh"
 #include "layout/norm_plan.h"
+#include "ptx/grid.cuh"
 #include "reference/norm.cuh"
 
 namespace warpweave::kernels::composed {
@@ -154,6 +155,8 @@ struct Norm {
 template <class In, class Out, NormKind KIND, int DIM, int PITCH>
 __global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 : 6) norm(const NormParams p) {
   using Tokens = Norm<In, Out, KIND, DIM, PITCH>;
+  wait_for_previous_grid();
+  let_next_grid_start();
   Tokens{p, static_cast<int>(threadIdx.x % Tokens::LANES)}.run();
 }
 

@@ -22,32 +22,32 @@ struct OutputParams {
 };
 
 struct Params {
-  TensorMap
-      qkv;  // (channel of 3 heads HEAD, element of a sequence, sequence % inner, sequence / inner); boxes of
-            // Plan::kBoxRows elements and Plan::box_channels() channels, swizzled over the box's rows
+  TensorMap qkv;  // (channel of 3 heads HEAD, element of a sequence, sequence % inner, sequence / inner);
+                  // boxes of Plan::kBoxRows elements and Plan::box_channels() channels, swizzled over rows of
+                  // Plan::row_bytes() in shared memory
   AttentionParams attention;  // without a mask; with an output projection mask_cells is where y's cells are
   OutputParams output;
-  i64 items;  // of work, below 2^31
+  i64 tiles;  // of 64 queries of a sequence and, where there is no output projection, a head; below 2^31
 };
 
 struct Plan {
   int head;        // elements of a head in memory: a multiple of 16, at most 128
   int groups;      // warpgroups that compute, of 64 queries each; one more loads
   int keys;        // of a stage: a multiple of 64
-  int stages;      // 2 or more
+  int stages;      // 2 or more, and no fewer than groups
   int blocks;      // of a multiprocessor, that registers are to suffice for
   int panels = 0;  // of 64 channels of all heads together where the kernel ends with the output projection
   bool folded = false;  // q comes multiplied by scale log2(e)
 
   static constexpr int kBoxRows = 64;
-  WARPWEAVE_BOTH int box_channels() const { return head <= 16 ? 16 : head <= 32 ? 32 : 64; }
-  WARPWEAVE_BOTH int row_bytes() const { return box_channels() * 2; }
+  // As many channels as a head has, in rows as wide as a swizzle.
+  WARPWEAVE_BOTH int box_channels() const { return head <= 16 ? 16 : head <= 32 ? 32 : head == 48 ? 48 : 64; }
+  WARPWEAVE_BOTH int row_bytes() const { return head <= 16 ? 32 : head <= 32 ? 64 : 128; }
   WARPWEAVE_BOTH int head_panels() const { return (head + box_channels() - 1) / box_channels(); }
   WARPWEAVE_BOTH int tile_bytes(int rows) const { return head_panels() * rows * row_bytes(); }
-  WARPWEAVE_BOTH int queries() const { return groups * 64; }
+  WARPWEAVE_BOTH int copied_bytes(int rows) const { return head_panels() * rows * box_channels() * 2; }
   WARPWEAVE_BOTH int threads() const { return (groups + 1) * 128; }
-  // Queries of a sequence in whole items.
-  WARPWEAVE_BOTH i64 padded(i64 length) const { return (length + queries() - 1) / queries() * queries(); }
+  WARPWEAVE_BOTH static i64 query_tiles(i64 length) { return (length + 63) / 64; }
 
   // Registers of a thread: at the launch, and where the warpgroup that loads has given most of its own away.
   static constexpr int kLoadRegisters = 32;
@@ -57,17 +57,22 @@ struct Plan {
     return most < 240 ? most : 240;
   }
 
-  // Shared memory, in bytes: queries of this item and the next, stages of keys and values, results of all
-  // heads (for the output projection), barriers, and a word for each item of the block.
+  // Shared memory, in bytes: two places for queries of each group, of a head and of the next; stages of keys
+  // and values; results of all heads (for the output projection); barriers, a full and a free one for each
+  // place, each stage's keys and its values; a word for each item of the block; how far its items are apart;
+  // where keys and values of an item's streams are.
+  static constexpr int kPlaces = 2;
   static constexpr int kPanelBytes = 64 * 128;  // 64 rows of 64 channels
   static constexpr int kMostItems = 64;         // of a block
-  WARPWEAVE_BOTH int query_bytes() const { return groups * tile_bytes(64); }
-  WARPWEAVE_BOTH int stages_at() const { return 2 * query_bytes(); }
+  WARPWEAVE_BOTH int query_bytes() const { return tile_bytes(64); }
+  WARPWEAVE_BOTH int stages_at() const { return kPlaces * groups * query_bytes(); }
   WARPWEAVE_BOTH int stage_bytes() const { return 2 * tile_bytes(keys); }
   WARPWEAVE_BOTH int results_at() const { return stages_at() + stages * stage_bytes(); }
   WARPWEAVE_BOTH int barriers_at() const { return results_at() + groups * panels * kPanelBytes; }
-  WARPWEAVE_BOTH int verdicts_at() const { return barriers_at() + 8 * 4 * (1 + stages); }
-  WARPWEAVE_BOTH int shared_bytes() const { return verdicts_at() + 4 * kMostItems; }
+  WARPWEAVE_BOTH int verdicts_at() const { return barriers_at() + 16 * (kPlaces * groups + 2 * stages); }
+  WARPWEAVE_BOTH int step_at() const { return verdicts_at() + 4 * kMostItems; }
+  WARPWEAVE_BOTH int sources_at() const { return step_at() + 16; }
+  WARPWEAVE_BOTH int shared_bytes() const { return sources_at() + 2 * 16 * groups; }
 
   // The packed weight of the output projection: 64 output channels after another (zeros behind the last),
   // each as `panels` of 64 rows and 64 columns, rows swizzled over 128 bytes as the copy engine does. 32 rows

@@ -30,9 +30,11 @@ __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff8
 // by this, and starts again with the maximum where it does not hold (NaN included).
 template <class T>
 __device__ __forceinline__ bool sum_in_range(float sum);
+// Weights multiply values, and those products and their sum must stay in float32's range too: here they do for values
+// up to 2^60, and for values from 2^-60 on products that matter are 2^24 times the least normal number.
 template <>
 __device__ __forceinline__ bool sum_in_range<bf16>(float sum) {
-  return sum >= 0x1p-100f && sum <= 0x1p100f;
+  return sum >= 0x1p-40f && sum <= 0x1p64f;
 }
 // Weights above 65504 would become infinite; ones below 2^-14 lose digits, which a sum of 1/4 does not notice.
 template <>

@@ -290,6 +290,33 @@ TEST_F(Nvrtc, LongCompilesWithoutSpills) {
   }
 }
 
+// Hopper's attention by itself and with the output projection; a scale above 1 is not folded into q in fp16.
+TEST_F(Nvrtc, HoppersAttentionCompilesWithoutSpills) {
+  for (const char* layer :
+       {"heads: 8, head_dim: 48", "heads: 4, head_dim: 48, causal: true, scale: 2.0",
+        "heads: 8, head_dim: 48, causal: true, scale: 2.0", "heads: 3, head_dim: 48",
+        "heads: 3, head_dim: 48, causal: true, scale: 2.0", "heads: 4, head_dim: 32, causal: true",
+        "heads: 8, head_dim: 32, causal: true, scale: 2.0", "heads: 8, head_dim: 32",
+        "heads: 3, head_dim: 32, causal: true, scale: 2.0", "heads: 6, head_dim: 64, causal: true"}) {
+    const graph::Graph graph = graph_of(
+        "  - axial_attention: {axis: row, " + std::string(layer) + ", tensors: \"a_{name}\"}\n", 384);
+    EngineOptions options;
+    options.plan = "composed", options.strict = true;
+    for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+      options.precision = precision;
+      int seen = 0;
+      for (const Compiled& c : compile_for(graph, {1, 2, 300}, "sm_90a", options)) {
+        if (c.spec.file != "long/attention.cuh") continue;
+        ++seen;
+        EXPECT_FALSE(std::regex_search(c.kernel.log, std::regex("[1-9]\\d* bytes spill|C75\\d\\d")))
+            << c.spec.expression << "\n"
+            << c.kernel.log;
+      }
+      EXPECT_EQ(seen, 1) << layer;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          testing::Values(Build{"sm_80", Precision::bf16}, Build{"sm_86", Precision::fp32},
                                          Build{"sm_89", Precision::fp16}, Build{"sm_90a", Precision::bf16},

@@ -79,14 +79,17 @@ std::string words(const LongAttentionPlan& p) {
 // What is tried.
 std::vector<LongAttentionPlan> plans(const Case& c) {
   std::vector<LongAttentionPlan> list;
+  const int panels = c.dim > 0 ? c.heads * c.head / 64 : 0;
   const auto add = [&](int groups, int stages, int blocks) {
-    list.push_back({c.head, groups, 64, stages, blocks, c.dim > 0 ? c.heads * c.head / 64 : 0, c.folded});
+    const LongAttentionPlan plan{c.head, groups, 64, stages, blocks, panels, c.folded};
+    if (blocks * (plan.shared_bytes() + 1024) <= 228 * 1024) list.push_back(plan);
   };
-  if (c.head <= 32) {
+  if (panels > 2) {
+    add(2, 4, 2), add(3, 6, 1), add(4, 7, 1);
+  } else if (c.head <= 32) {
     add(4, 6, 1), add(3, 6, 1), add(2, 4, 2);
   } else if (c.head <= 64) {
-    add(4, 4, 1), add(1, 2, 3);
-    if (c.head <= 48) add(2, 4, 2);
+    add(4, 4, 1), add(3, 5, 1), add(1, 2, 3);
   } else {
     add(2, 3, 1);
   }
@@ -102,6 +105,7 @@ std::vector<Case> checked() {
   list.push_back({"msa", 8, 32, 1, 256, 5, false});
   list.push_back({"audio", 8, 48, 1, 800, 3, false});
   list.push_back({"audio rows", 8, 48, 1, 7, 60, true});
+  list.push_back({"packed", 3, 48, 2, 5, 130, true});
   list.push_back({"msa768", 12, 64, 1, 3, 512, true});
   list.push_back({"msa768 columns", 12, 64, 2, 128, 3, false});
   list.push_back({"video", 12, 64, 1, 2, 1568, true});
@@ -126,6 +130,10 @@ std::vector<Case> checked() {
         list.push_back({"output", 4, 32, 2, 3, 300, true, false, p, 1, folded, dim});
         list.push_back({"output columns", 8, 32, 1, 513, 3, false, dim == 72, p, 1, folded, dim});
       }
+      // several items a block, and blocks a multiprocessor
+      if (folded) list.push_back({"many output", 8, 32, 1, 400, 128, true, false, p, 1, folded, 64});
+      for (const int length : {40, 130})  // several sequences in an item
+        list.push_back({"output packed", 4, 32, 1, 7, length, true, length == 130, p, 1, folded, 72});
       list.push_back({"output steep", 4, 32, 1, 3, 300, true, false, p, 30, folded, 128});
     }
     // the maximum has to follow
@@ -144,6 +152,8 @@ std::vector<Case> small() {
           {"small folded", 2, 32, 1, 2, 150, true, false, Precision::bf16, 1, true},
           {"small steep folded", 2, 32, 1, 2, 150, true, true, Precision::bf16, 40, true},
           {"small output", 2, 32, 1, 2, 150, true, false, Precision::bf16, 1, true, 72},
+          {"small output causal", 4, 32, 1, 130, 2, false, true, Precision::fp16, 30, false, 136},
+          {"small packed", 2, 48, 1, 5, 40, true, false, Precision::bf16, 1, true},
           {"small steep output", 2, 32, 1, 130, 2, false, false, Precision::fp16, 30, true, 64}};
 }
 
@@ -338,7 +348,8 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
     }
     double difference = 0, size = 0, worst = 0;
     const std::int64_t stride = std::max<std::int64_t>(1, c.length() / 37);
-    for (std::int64_t s = 0; s < c.sequences(); s += std::max<std::int64_t>(2, c.sequences() / 2)) {
+    for (std::int64_t s = 0; s < c.sequences();
+         s += std::max<std::int64_t>(2, c.sequences() / (c.sequences() >= 400 ? 20 : 2))) {
       for (std::int64_t query = 0; query < c.length();
            query +=
            query + stride < c.length() || query + 1 == c.length() ? stride : c.length() - 1 - query) {
@@ -357,6 +368,7 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
                 good         ? ""
                 : wrong_kind ? "  WRONG (not finite, or not alone)"
                              : "  WRONG");
+    std::fflush(stdout);
   }
   return failures;
 }

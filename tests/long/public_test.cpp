@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -163,13 +164,14 @@ struct AttentionCase {
 std::vector<AttentionCase> attention_cases() {
   std::vector<AttentionCase> list;
   int turn = 0;
-  for (const std::int64_t head_dim : {32, 40, 64}) {
+  for (const std::int64_t head_dim : {32, 40, 48, 64}) {
     for (const std::int64_t length : {40, 64, 100, 150, 256, 321, 700}) {
       for (const Precision precision : {Precision::bf16, Precision::fp16}) {
         AttentionCase c;
         Attention& a = c.layer.attention;
         a.dim = 64, a.head_dim = head_dim, a.qkv_bias = true;
-        a.heads = head_dim == 32 ? 4 : 3;  // with 4 the kernel ends with the output projection
+        a.heads =
+            head_dim == 32 || head_dim == 48 ? 4 : 3;  // with 4 the kernel ends with the output projection
         a.axis = turn % 2 ? "row" : "column", a.causal = turn % 3 == 0;
         c.layer.precision = precision;
         c.length = length, c.steep = turn % 5 == 2;
@@ -215,6 +217,50 @@ TEST(Long, HoppersAttentionAgreesWithFloat64) {
   }
   std::printf("Hopper's attention: worst error bf16 %.2e, fp16 %.2e; steep scores %.2e, %.2e\n", worst[0][0],
               worst[1][0], worst[0][1], worst[1][1]);
+}
+
+// Weights far from 1 times values far from 1, up to 2^90 in both directions: neither infinite nor zero.
+std::vector<AttentionCase> far_cases() {
+  std::vector<AttentionCase> list;
+  for (const std::int64_t head_dim : {32, 48, 64}) {
+    for (const bool causal : {false, true}) {  // where causal, there are rows all of whose weights are tiny
+      AttentionCase c;
+      Attention& a = c.layer.attention;
+      a.dim = 64, a.heads = 4, a.head_dim = head_dim, a.norm = "none", a.out_bias = false, a.causal = causal;
+      c.length = 150;
+      list.push_back(c);
+    }
+  }
+  return list;
+}
+constexpr int kFarExponent = 30;  // of the values; scores come to their square
+
+std::string far_scale(int exponent) {
+  std::ostringstream text;
+  text << std::ldexp(2.5, -2 * exponent);  // scores to base 2 spread by 20 to 30
+  return text.str();
+}
+
+TEST(Long, ValuesMayBeLargeOrSmallUnderSteepScores) {
+  double worst = 0;
+  for (AttentionCase c : far_cases()) {
+    for (const int exponent : {kFarExponent, -kFarExponent}) {
+      Attention& a = c.layer.attention;
+      a.scale = far_scale(exponent);
+      const Model m = properties::make_model(a.dim, {a.yaml()});
+      Tensor x = rounded(properties::random_grid(shape(c, 2), a.dim, 7), Precision::bf16);
+      for (float& v : x.values<float>()) v = std::ldexp(v, exponent);
+      const Tensor exact = properties::cpu_engine(m, "reference", Precision::fp64, 8).run(x);
+      for (const char* plan : {"long", "composed"}) {
+        EngineOptions o = options(Precision::bf16);
+        o.plan = plan;
+        const double error = update_error(Engine(m, o).run(x), exact, x, true);
+        worst = std::max(worst, error);
+        EXPECT_LE(error, 0.2) << plan << " " << a.yaml() << " values around 2^" << exponent;
+      }
+    }
+  }
+  std::printf("values around 2^+-%d under steep scores: worst error %.2e\n", kFarExponent, worst);
 }
 
 // In any batch, in slices of any size, and again; beside tokens of another kind too.
@@ -305,6 +351,9 @@ void compile_all(const std::string& architecture) {
   for (const AttentionCase& c : attention_cases())
     list.push_back({properties::make_model(c.layer.attention.dim, {c.layer.attention.yaml()}), shape(c, 1),
                     c.layer.precision});
+  for (const AttentionCase& c : far_cases())
+    list.push_back({properties::make_model(c.layer.attention.dim, {c.layer.attention.yaml()}), shape(c, 1),
+                    Precision::bf16});
   for (const Precision precision : {Precision::bf16, Precision::fp16})
     for (const std::int64_t dim : {64, 256})
       list.push_back({properties::make_block(dim, 4), {1, 37, 83}, precision});

@@ -93,7 +93,8 @@ LongAttentionPlan narrow_heads_plan(std::int64_t length) {
   constexpr LongAttentionPlan plans[] = {checked({32, 4, 64, 6, 1}), checked({32, 3, 64, 6, 1}),
                                          checked({32, 2, 64, 4, 2})};
   const auto cost = [length](const LongAttentionPlan& plan) {
-    return plan.padded(length) * (112 - 3 * plan.groups);
+    const std::int64_t item = plan.groups * 64;
+    return (length + item - 1) / item * item * (112 - 3 * plan.groups);
   };
   return *std::min_element(std::begin(plans), std::end(plans),
                            [&cost](const auto& a, const auto& b) { return cost(a) < cost(b); });
@@ -108,11 +109,11 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
   };
   // Measured on an H200 from 40 to 1568; below, the other kernel has smaller tiles. {head, groups, keys,
   // stages, blocks}
-  constexpr LongAttentionPlan two = checked({48, 2, 64, 4, 2}), four = checked({64, 4, 64, 4, 1}),
+  constexpr LongAttentionPlan four48 = checked({48, 4, 64, 4, 1}), four = checked({64, 4, 64, 4, 1}),
                               one = checked({64, 1, 64, 2, 3});
   if (shape.length <= 32) return {};
   if (shape.head_dim == 32) return with(narrow_heads_plan(shape.length));
-  if (shape.head_dim == 48) return with(two);
+  if (shape.head_dim == 48) return with(four48);
   if (shape.head_dim == 64) return with(shape.length <= 96 ? one : four);
   return {};
 }
@@ -159,13 +160,12 @@ void LongAttention::enqueue(cudaStream_t stream, const kernels::AttentionParams&
        .stride = {stride(a.length, t.step), stride(inner, t.inner_stride), stride(outer, t.outer_stride)},
        .box = {static_cast<std::uint32_t>(plan_.box_channels()), LongAttentionPlan::kBoxRows, 1, 1},
        .swizzle = plan_.row_bytes()});
-  const std::int64_t tiles = (a.length + plan_.queries() - 1) / plan_.queries();
-  p.items = a.sequences * tiles * (plan_.panels ? 1 : a.heads);
+  p.tiles = a.sequences * LongAttentionPlan::query_tiles(a.length) * (plan_.panels ? 1 : a.heads);
+  const std::int64_t items = (p.tiles + plan_.groups - 1) / plan_.groups;
   // Blocks stay and take items in turn, but where items differ in their number of keys the hardware deals
   // them out.
-  const std::int64_t least = (p.items + LongAttentionPlan::kMostItems - 1) / LongAttentionPlan::kMostItems;
-  const std::int64_t blocks =
-      causal_ ? p.items : std::max(std::min<std::int64_t>(p.items, most_blocks_), least);
+  const std::int64_t least = (items + LongAttentionPlan::kMostItems - 1) / LongAttentionPlan::kMostItems;
+  const std::int64_t blocks = causal_ ? items : std::max(std::min<std::int64_t>(items, most_blocks_), least);
   kernel_.launch(stream,
                  {.blocks = blocks,
                   .threads = plan_.threads(),

@@ -39,7 +39,7 @@ class Norm final : public NormOperation {
         kernel_(kernel) {}
   void enqueue(cudaStream_t stream, const kernels::NormParams& p) const override {
     const std::int64_t blocks = std::min<std::int64_t>((p.tokens + tokens_ - 1) / tokens_, most_blocks_);
-    kernel_.launch(stream, {.blocks = blocks, .threads = 128}, p);
+    kernel_.launch(stream, {.blocks = blocks, .threads = 128, .overlap_previous = true}, p);
   }
 
  private:
