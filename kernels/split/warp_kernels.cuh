@@ -44,7 +44,7 @@ __device__ __forceinline__ void copy_layer(u32 shared, const ShortParams& p) {
   copy_commit();
 }
 
-// The part of the output projection that makes channels 16 pair .., in shared memory or (LOADED) in registers.
+// The part of the output projection that makes channels 16 pair ..: in shared memory (InPlace), or (LOADED) in registers.
 template <class L, class Rows>
 struct OutRows {
   Rows weight;
@@ -67,7 +67,7 @@ struct OutOf<L, true> {
   using Type = OutRows<L, typename WarpSequence<L>::template LoadedRows<L::DIM, L::INNER / 16>>;
 };
 
-// Of all heads and tiles.
+// Results of all heads and tiles.
 template <class L>
 using HeadResults = LoadedOperands<L::PARTS, L::TILES, L::INNER / 16>;
 
@@ -122,6 +122,7 @@ __device__ __forceinline__ void store_tile(u32 to, const u32 (&v)[L::HEAD_STEPS]
     for (int part = 0; part < L::PARTS; ++part) store_shared(to + (s * L::PARTS + part) * 512 + lane * 16, v[s][part]);
   }
 }
+
 // Results of a head for all tiles to shared memory, from `results` on; what it returns is that of WarpSequence::attend.
 template <class L, bool CHECK, bool MAX>
 __device__ __forceinline__ bool attend_head(const WarpSequence<L>& w, u32 results, int head, u32 valid,

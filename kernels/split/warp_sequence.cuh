@@ -1,5 +1,5 @@
-// A sequence of at most 32 tokens in the registers of one warp, operands in parts (parts.cuh): norm,
-// q k v and attention of one head at a time. Nothing is exchanged but inside a quad of lanes: a tile of k as its product leaves it is the B
+// A sequence of at most 32 tokens in the registers of one warp, operands in parts (parts.cuh): norm, q k v and attention
+// of one head at a time. Nothing is exchanged but inside a quad of lanes: a tile of k as its product leaves it is the B
 // operand of q k^T, v becomes one by movmatrix, and weights and outputs are A operands as they lie.
 //
 // Weights are in shared memory as core matrices (ptx/wgmma.cuh): [part][k / 16][row / 8][k / 8 % 2][row % 8][k % 8], so
@@ -27,8 +27,8 @@ namespace warpweave::kernels::split {
 // SLOT is 16 or 32; DIM and HEAD are multiples of 16. ROTATED: channels of a head that RoPE turns.
 template <int Parts_, NormKind Norm, int Dim, int Heads, int Head, int Slot, int Rotated, bool Causal, bool Masked, bool Residual>
 struct WarpLayer {
-  // PARTS of weights, tokens, q, k and weights of the softmax. In tf32 v has two all the same: for two products a head more
-  // it makes up for what weights of one part cost.
+  // PARTS of weights, tokens, q, k and weights of the softmax. In tf32 v has two all the same: that makes up for what
+  // weights of one part cost.
   static constexpr int PARTS = Parts_, VALUES = 2;
   static constexpr int DIM = Dim, HEADS = Heads, HEAD = Head, SLOT = Slot, ROTATED = Rotated;
   static constexpr NormKind NORM = Norm;
@@ -107,6 +107,7 @@ struct LoadedOperands {
   }
 };
 
+// The kernels' work on one sequence, but for the output projection's end.
 template <class L>
 struct WarpSequence {
   static constexpr int PARTS = L::PARTS, VALUES = L::VALUES, TILES = L::TILES, HS = L::HEAD_STEPS, KEYS = 2 * TILES;
@@ -173,8 +174,8 @@ struct WarpSequence {
     }
   };
 
-  // d = begin + `a` times the rows, of T tiles from `tile` on: [tile][8 of the rows]. BEGIN: sums do not begin with zeros. SMALL: in fp32 the weight
-  // is stored times LARGER, so that its second part has its digits.
+  // d = begin + `a` times the rows, of T tiles from `tile` on: [tile][8 of the rows]. BEGIN: sums do not begin with zeros.
+  // SMALL: in fp32 the weight is stored times LARGER, so that its second part has its digits.
   template <bool BEGIN, bool SMALL, int K, int T, class A, class Rows>
   static __device__ __forceinline__ void project(float (&d)[T][2][4], const A& a, int tile, const Rows& w) {
     constexpr int CUT = PARTS == 2 ? 2 : K;  // steps of a sum
