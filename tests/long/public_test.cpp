@@ -219,7 +219,7 @@ TEST(Long, HoppersAttentionAgreesWithFloat64) {
               worst[1][0], worst[0][1], worst[1][1]);
 }
 
-// Weights far from 1 times values far from 1, up to 2^90 in both directions: neither infinite nor zero.
+// Weights far from 1, in both directions, times values up to 2^30: neither infinite nor zero.
 std::vector<AttentionCase> far_cases() {
   std::vector<AttentionCase> list;
   for (const std::int64_t head_dim : {32, 48, 64}) {
@@ -233,7 +233,7 @@ std::vector<AttentionCase> far_cases() {
   }
   return list;
 }
-constexpr int kFarExponent = 30;  // of the values; scores come to their square
+constexpr int kFarExponents[] = {30, -9};  // of the values; a scale is at most 10^6
 
 std::string far_scale(int exponent) {
   std::ostringstream text;
@@ -241,10 +241,10 @@ std::string far_scale(int exponent) {
   return text.str();
 }
 
-TEST(Long, ValuesMayBeLargeOrSmallUnderSteepScores) {
+TEST(Long, ValuesMayBeLargeUnderSteepScores) {
   double worst = 0;
   for (AttentionCase c : far_cases()) {
-    for (const int exponent : {kFarExponent, -kFarExponent}) {
+    for (const int exponent : kFarExponents) {
       Attention& a = c.layer.attention;
       a.scale = far_scale(exponent);
       const Model m = properties::make_model(a.dim, {a.yaml()});
@@ -256,11 +256,11 @@ TEST(Long, ValuesMayBeLargeOrSmallUnderSteepScores) {
         o.plan = plan;
         const double error = update_error(Engine(m, o).run(x), exact, x, true);
         worst = std::max(worst, error);
-        EXPECT_LE(error, 0.2) << plan << " " << a.yaml() << " values around 2^" << exponent;
+        EXPECT_LE(error, 0.05) << plan << " " << a.yaml() << " values around 2^" << exponent;
       }
     }
   }
-  std::printf("values around 2^+-%d under steep scores: worst error %.2e\n", kFarExponent, worst);
+  std::printf("values around 2^30 and 2^-9 under steep scores: worst error %.2e\n", worst);
 }
 
 // In any batch, in slices of any size, and again; beside tokens of another kind too.
