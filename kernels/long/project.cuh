@@ -9,13 +9,16 @@
 //
 // A block keeps a slice of W in shared memory for good: all of it where it fits, else as many blocks as there are slices
 // read the same tokens at about the same time, and all but one of them from L2. Its warpgroups go over tiles of 64 tokens
-// each on its own, with no barrier between them: while one multiplies, others load, normalise and store. A warp owns 16
+// each on its own, with no barrier between them: while one multiplies, others load, centre and store. A warp owns 16
 // tokens; lane 4 g + c holds channels 8 c .. 8 c + 7 of every 32 of tokens g and g + 8, which are at once a 16-byte
 // access and, W being permuted, its part of the A fragments; outputs lie the same way. The next tile's tokens are
 // loaded during the products of this one.
 //
-// Shared memory: a barrier, the slice, and 2 KB a warp to turn results into whole lines (long/project_plan.h), with eight
-// warps: 128 -> 384: 115 KB; 256 -> 768 in two slices: 211 KB.
+// The norm costs few instructions: tokens are centred around their mean as it is in 16 bits, the rows of W have no mean
+// (long/projection.h), so that what the rounding left of a token's mean meets zero, and results are divided by the
+// deviation, which is computed during the first product. Nothing cancels: squares are of centred values.
+//
+// Shared memory: a barrier and the slice (long/project_plan.h): 128 -> 384: 99 KB; 256 -> 768 in two slices: 195 KB.
 // Limit: bytes. 512 x 512 tokens, 128 -> 384: 67 MB in, 201 MB out, 64 us at 4.2 TB/s; 26 GFLOP, 33 us at 787 TFLOP/s.
 #pragma once
 
@@ -26,6 +29,7 @@
 #include "ptx/grid.cuh"
 #include "ptx/math.cuh"
 #include "ptx/matrix.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace warpweave::kernels::long_sequences {
@@ -40,6 +44,35 @@ enum ProjectFlag : int {
   with_residual = 8,
   with_mask = 16,  // zeros for K and V of masked cells: y is q | k | v, a third of n each
   with_rope = 32,  // likewise; heads of Head channels, of q and k
+};
+
+// Tokens less their means, times `kept`: half in fp16, which would overflow between 65504 and -65504.
+template <class T>
+struct Centred;
+template <>
+struct Centred<bf16> {
+  static constexpr float kept = 1;
+  static __device__ __forceinline__ u32 minus(u32 x, u32 mean) {
+    u32 r;
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(mean));
+    return r;
+  }
+};
+template <>
+struct Centred<f16> {
+  static constexpr float kept = 0.5f;
+  static __device__ __forceinline__ u32 minus(u32 x, u32 mean) {
+    constexpr u32 half = 0x38003800u, minus_half = 0xb800b800u;
+    u32 r;
+    asm("{\n"
+        ".reg .b32 m;\n"
+        "mul.rn.f16x2 m, %2, %4;\n"
+        "fma.rn.f16x2 %0, %1, %3, m;\n"
+        "}\n"
+        : "=r"(r)
+        : "r"(x), "r"(mean), "r"(half), "r"(minus_half));
+    return r;
+  }
 };
 
 template <class T, int K, int N, int Slice, int Chunk, int Groups, int Norm, int Flags, int Head>
@@ -63,12 +96,16 @@ struct Projection {
     u32 v[2][groups8];
     bool valid[2];  // not masked
   };
+  struct Moments {
+    float rest[2];     // square of what centring left of the mean
+    float divisor[2];  // one over the deviation, for tokens as they are kept
+  };
 
   __device__ __forceinline__ i64 cell(int token) const {
     const u32 columns = static_cast<u32>(p.cells.columns), row = static_cast<u32>(token) / columns;
     return p.cells.first + row * p.cells.pitch + (static_cast<u32>(token) - row * columns);
   }
-  // Token of this lane, at most the last one: what follows it is computed and not stored.
+  // Token of this lane; in the place of what follows the last one, that is computed again.
   __device__ __forceinline__ int token(int tile, int half) const { return tile * 64 + warp % 4 * 16 + half * 8 + g; }
   __device__ __forceinline__ int clamped(int token) const { return min(token, p.tokens - 1); }
 
@@ -89,30 +126,50 @@ struct Projection {
     }
   }
 
-  // In place. The mean is subtracted before squaring: a variance from sums of squares would cancel at large means.
-  __device__ __forceinline__ void normalise(u32 (&v)[groups8]) const {
-    if constexpr (Norm == no_norm) return;
+  // Sums by the tensor cores: a lane's 16 bytes are a fragment all of whose rows are the one token.
+  __device__ __forceinline__ void centre(Tokens& t, Moments& m) const {
+    if constexpr (Norm != layer_norm) return;
     const bool last = K % 32 == 0 || c * 8 < K % 32;  // whether this lane has channels of the last piece
-    float x[groups8][2], sum = 0, squares = 0;
+    u32 rounded[2];
 #pragma unroll
-    for (int i = 0; i < groups8; ++i) {
-      x[i][0] = Pair<T>::first(v[i]), x[i][1] = Pair<T>::second(v[i]);
-      if constexpr (Norm == layer_norm) sum += x[i][0] + x[i][1];
+    for (int half = 0; half < 2; ++half) {
+      float sum[2][4] = {};
+#pragma unroll
+      for (int i = 0; i < pieces; ++i) {
+        const u32 a[4] = {t.v[half][4 * i], t.v[half][4 * i + 1], t.v[half][4 * i + 2], t.v[half][4 * i + 3]};
+        mma<T>(sum[i % 2], a, Pair<T>::ones, Pair<T>::ones);
+      }
+      const float mean = ((sum[0][0] + sum[0][2]) + (sum[1][0] + sum[1][2])) * (1.0f / K);
+      rounded[half] = Pair<T>::pack(mean, mean);
+      const float rest = mean - Pair<T>::first(rounded[half]);
+      m.rest[half] = rest * rest;
     }
-    const float mean = Norm == layer_norm ? quad_sum(sum) * (1.0f / K) : 0;
 #pragma unroll
-    for (int i = 0; i < groups8; ++i) {
-      const bool present = i < groups8 - 4 || last;
-      x[i][0] = present ? x[i][0] - mean : 0, x[i][1] = present ? x[i][1] - mean : 0;
-      squares += x[i][0] * x[i][0] + x[i][1] * x[i][1];
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < groups8; ++i)
+        if (i < groups8 - 4 || last) t.v[half][i] = Centred<T>::minus(t.v[half][i], rounded[half]);
+  }
+
+  __device__ __forceinline__ void divisors(const Tokens& t, Moments& m) const {
+    constexpr float kept = Norm == layer_norm ? Centred<T>::kept : 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float squares[4] = {};
+#pragma unroll
+      for (int i = 0; i < groups8; ++i) {
+        const float a = Pair<T>::first(t.v[half][i]), b = Pair<T>::second(t.v[half][i]);
+        squares[i % 2 * 2] += a * a, squares[i % 2 * 2 + 1] += b * b;
+      }
+      const float all = quad_sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
+      float variance = all * (1.0f / (K * kept * kept));
+      if constexpr (Norm == layer_norm) variance = fmaxf(variance - m.rest[half], 0.0f);
+      m.divisor[half] = rsqrt_approx(variance + p.eps) * (1.0f / kept);
     }
-    const float gain = rsqrt_approx(quad_sum(squares) * (1.0f / K) + p.eps);
-#pragma unroll
-    for (int i = 0; i < groups8; ++i) v[i] = Pair<T>::pack(x[i][0] * gain, x[i][1] * gain);
   }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  // d [64, Chunk] = tokens times the rows of W from `chunk` on.
+  // d [64, Chunk] = tokens times the rows of W from `chunk` on; not waited for.
   __device__ __forceinline__ void multiply(float (&d)[Chunk / 8][4], const Tokens& t, int chunk) const {
     const u32 b = core_matrices(base + plan.weight() + chunk * (Chunk / 8 * layout::core_pair_bytes));
     wgmma_fence();
@@ -126,9 +183,11 @@ struct Projection {
         wgmma_registers<T, Chunk, true>(d, a, step);
     }
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_settle(d);
   }
+
+  // The weights have come; after the first time a loop that ends at once, over which the compiler moves nothing, such as
+  // work that is to run beside a product to before or behind it.
+  __device__ __forceinline__ void wait_for_weights() const { barrier_wait(base - plan.first_slice(), 0); }
 #endif
 
   // Constants of 8 neighbouring output channels.
@@ -188,8 +247,8 @@ struct Projection {
   }
 
   // Piece i of a product as it is stored: 8 neighbouring channels of this lane's tokens.
-  __device__ __forceinline__ void finish(u32 (&w)[2][4], const float (&d)[Chunk / 8][4], const Added& r, const Tokens& t,
-                                         int tile, int chunk, int i) const {
+  __device__ __forceinline__ void finish(u32 (&w)[2][4], const float (&d)[Chunk / 8][4], const Added& r,
+                                         const Tokens& t, const Moments& m, int tile, int chunk, int i) const {
     const int in_slice = chunk * Chunk + i * 32 + c * 8, column = first_column + in_slice;
     float factor[8], add[8];
     if constexpr (scale) constants(factor, plan.scale(), in_slice);
@@ -201,6 +260,7 @@ struct Projection {
       for (int j = 0; j < 8; ++j) {
         v[j] = d[4 * i + j / 2][2 * half + j % 2];
         if constexpr (scale) v[j] *= factor[j];
+        if constexpr (Norm != no_norm) v[j] *= m.divisor[half];
         if constexpr (bias) v[j] += add[j];
       }
       if constexpr (rope) {
@@ -218,81 +278,56 @@ struct Projection {
     }
   }
 
-  // 64 bytes of each of 8 tokens at a time.
-  __device__ __forceinline__ void store(const u32 (&w)[2][4], const Places& at, int chunk, int i) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (at.present[half] && has(chunk, i))
-        store_global(static_cast<char*>(p.y) + at.byte[half] + (chunk * Chunk + i * 32) * 2, w[half][0], w[half][1],
-                     w[half][2], w[half][3]);
-  }
-
-  // Two pieces by way of shared memory: 128 bytes of each of 4 tokens at a time. Odd rows are turned by half a row, so
-  // that neither way meets a bank twice.
-  __device__ __forceinline__ void store(const u32 (&first)[2][4], const u32 (&second)[2][4], int tile, int chunk,
-                                        int i) const {
-    const int lane = 4 * g + c;
-    const u32 turn = base - plan.first_slice() + plan.turn() + warp * plan.turn_bytes();
-    __syncwarp();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const u32 row = turn + (8 * half + g) * 128 + c * 16, odd = g % 2 * 64;
-      store_shared(row + odd, first[half]);
-      store_shared(row + (64 - odd), second[half]);
-    }
-    __syncwarp();
-    const int column = first_column + chunk * Chunk + i * 32 + lane % 8 * 8;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int row = 4 * k + lane / 8, at = tile * 64 + warp % 4 * 16 + row;
-      u32 w[4];
-      load_shared(w, turn + row * 128 + (lane % 8 * 16 ^ row % 2 * 64));
-      if (at < p.tokens && (N % Slice == 0 || column < N))
-        store_global(static_cast<char*>(p.y) + (static_cast<i64>(at) * N + column) * 2, w[0], w[1], w[2], w[3]);
-    }
-  }
-
+  // 64 bytes of each of 8 tokens at a time. In a dense y the last token may be written several times, with the same
+  // bits, which spares branches; in the grid not, where it may be its own residual.
   __device__ __forceinline__ void store(const float (&d)[Chunk / 8][4], const Added& r, const Tokens& t,
-                                        const Places& at, int tile, int chunk) const {
+                                        const Moments& m, const Places& at, int tile, int chunk) const {
+    char* to[2];
 #pragma unroll
-    for (int i = 0; i < out_pieces; i += 2) {
-      u32 first[2][4], second[2][4];
-      finish(first, d, r, t, tile, chunk, i);
-      if (i + 1 == out_pieces) {
-        store(first, at, chunk, i);
-        break;
-      }
-      finish(second, d, r, t, tile, chunk, i + 1);
-      if constexpr (grid_in) {
-        store(first, second, tile, chunk, i);
-      } else {
-        store(first, at, chunk, i);
-        store(second, at, chunk, i + 1);
-      }
+    for (int half = 0; half < 2; ++half) to[half] = static_cast<char*>(p.y) + at.byte[half] + chunk * (Chunk * 2);
+#pragma unroll
+    for (int i = 0; i < out_pieces; ++i) {
+      u32 w[2][4];
+      finish(w, d, r, t, m, tile, chunk, i);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if ((grid_in || at.present[half]) && has(chunk, i))
+          store_global(to[half] + i * 64, w[half][0], w[half][1], w[half][2], w[half][3]);
     }
   }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __device__ __forceinline__ void run(u32 weights_ready, int first_tile, int stride) const {
+  template <bool First>
+  __device__ __forceinline__ void step(const Tokens& t, Moments& m, const Places& at, int tile, int chunk) const {
+    Added r;
+    if constexpr (residual) load_residual(r, at, chunk);
+    float d[Chunk / 8][4];
+    multiply(d, t, chunk);
+    if constexpr (First && Norm != no_norm) {
+      wait_for_weights();
+      divisors(t, m);
+    }
+    wgmma_wait<0>();
+    wgmma_settle(d);
+    store(d, r, t, m, at, tile, chunk);
+    if constexpr (K % 32 != 0 || N % Slice != 0) wait_for_weights();  // else registers do not quite suffice
+  }
+
+  __device__ __forceinline__ void run(int first_tile, int stride) const {
     const int tiles = (p.tokens + 63) / 64;
     Tokens next;
     load(next, min(first_tile, tiles - 1));
-    barrier_wait(weights_ready, 0);
+    wait_for_weights();
 #pragma unroll 1
     for (int tile = first_tile; tile < tiles; tile += stride) {
       Tokens t = next;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) normalise(t.v[half]);
+      Moments m;
+      centre(t, m);
       load(next, min(tile + stride, tiles - 1));
       const Places at = places(tile);
+      step<true>(t, m, at, tile, 0);
 #pragma unroll 1
-      for (int chunk = 0; chunk < Slice / Chunk; ++chunk) {
-        Added r;
-        if constexpr (residual) load_residual(r, at, chunk);
-        float d[Chunk / 8][4];
-        multiply(d, t, chunk);
-        store(d, r, t, at, tile, chunk);
-      }
+      for (int chunk = 1; chunk < Slice / Chunk; ++chunk) step<false>(t, m, at, tile, chunk);
     }
   }
 #endif
@@ -322,7 +357,8 @@ __global__ void __launch_bounds__(Groups * 128, 1) project(const ProjectParams p
   let_next_grid_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Tile tile{p, base, slice * Slice, warp, lane / 4, lane % 4};
-  tile.run(barrier, block * Groups + warp / 4, blocks * Groups);
+  // Tiles left over by the last whole round are spread over the blocks.
+  tile.run(warp / 4 * blocks + block, blocks * Groups);
 #endif
 }
 

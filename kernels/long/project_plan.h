@@ -27,11 +27,9 @@ struct ProjectPlan {
   WARPWEAVE_BOTH int weight() const { return slice * 8; }
   WARPWEAVE_BOTH int slice_bytes() const { return weight() + slice * k_width() * 2; }
   WARPWEAVE_BOTH int packed_bytes() const { return slices() * slice_bytes(); }
-  // A barrier, then the block's slice, then for each warp room to turn 16 tokens of 64 output channels.
+  // A barrier, then the block's slice.
   WARPWEAVE_BOTH int first_slice() const { return 128; }
-  WARPWEAVE_BOTH int turn() const { return first_slice() + slice_bytes(); }
-  WARPWEAVE_BOTH int turn_bytes() const { return 16 * 128; }
-  WARPWEAVE_BOTH int shared_bytes() const { return turn() + groups * 4 * turn_bytes(); }
+  WARPWEAVE_BOTH int shared_bytes() const { return first_slice() + slice_bytes(); }
   WARPWEAVE_BOTH int threads() const { return groups * 128; }
 };
 

@@ -53,6 +53,13 @@ TEST(Plan, OfTheMeasuredShapes) {
   EXPECT_EQ(plan_of(s).slices(), 2);
 }
 
+// What a layer norm gives has no mean, so that the product stays the same.
+TEST(CentreRows, LeavesDifferences) {
+  std::vector<float> weight = {1, 2, 3, 6, -5, -5, -5, -5};
+  centre_rows(weight, 4);
+  EXPECT_EQ(weight, (std::vector<float>{-2, -1, 0, 3, 0, 0, 0, 0}));
+}
+
 // Every weight is where a lane looks for it, scaled by its row's power of two.
 TEST(Pack, HoldsEveryWeightOnce) {
   std::mt19937 random(1);

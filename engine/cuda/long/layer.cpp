@@ -62,6 +62,7 @@ FoldedWeights fold(const AxialAttention& layer, const LayerShapes& shapes,
       }
     }
   }
+  if (layer.norm.kind == graph::NormKind::layer) centre_rows(f.qkv, static_cast<int>(dim));
   for (std::int64_t n = 0; n < dim; ++n)
     for (std::int64_t i = 0; i < inner; ++i)
       f.output[static_cast<std::size_t>(n * shapes.inner + i / layer.head_dim * shapes.head_pitch +

@@ -27,9 +27,10 @@ struct FoldedWeights {
 // 65504.
 bool folds_scale(const graph::AxialAttention& layer, Precision precision);
 
-// The norm's gain goes into the columns of Wqkv and its bias into the qkv bias; scale log2(e), or else its
-// sign, goes into q. Head channels of q and k are reordered so that RoPE's pairs are neighbours, which their
-// product does not notice. Padded head channels are zero.
+// The norm's gain goes into the columns of Wqkv and its bias into the qkv bias, and with a layer norm the
+// rows of Wqkv lose their means; scale log2(e), or else its sign, goes into q. Head channels of q and k are
+// reordered so that RoPE's pairs are neighbours, which their product does not notice. Padded head channels
+// are zero.
 FoldedWeights fold(const graph::AxialAttention& layer, const LayerShapes& shapes,
                    const weights::LayerWeights& weights, Precision precision);
 

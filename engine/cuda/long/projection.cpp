@@ -49,6 +49,15 @@ KernelSpec projection_kernel(const ProjectionShape& s, const layout::ProjectPlan
           text + ", " + scope + norm + ", " + flags + ", " + std::to_string(s.rope_head) + ">"};
 }
 
+void centre_rows(std::span<float> weight, int k) {
+  for (std::size_t row = 0; row < weight.size(); row += static_cast<std::size_t>(k)) {
+    double mean = 0;
+    for (int i = 0; i < k; ++i) mean += weight[row + i];
+    mean /= k;
+    for (int i = 0; i < k; ++i) weight[row + i] = static_cast<float>(weight[row + i] - mean);
+  }
+}
+
 std::vector<std::byte> pack_projection(const layout::ProjectPlan& plan, std::span<const float> weight,
                                        std::span<const float> bias, Precision precision) {
   const auto per_slice = static_cast<std::size_t>(plan.slice) * plan.k_width();

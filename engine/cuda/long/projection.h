@@ -33,6 +33,10 @@ layout::ProjectPlan plan_of(const ProjectionShape& shape);
 KernelSpec projection_kernel(const ProjectionShape& shape, const layout::ProjectPlan& plan,
                              Precision precision);
 
+// Takes the mean out of every row of `weight` [n, k]: with a layer norm, whose result has no mean, the
+// product is the same, and the kernel asks for it.
+void centre_rows(std::span<float> weight, int k);
+
 // `weight` [n, k], `bias` [n] or empty, as layout::ProjectPlan says. fp16 weights get a power of two per
 // output channel, so that folded gains neither overflow nor lose digits.
 std::vector<std::byte> pack_projection(const layout::ProjectPlan& plan, std::span<const float> weight,
