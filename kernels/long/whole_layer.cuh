@@ -372,20 +372,26 @@ struct WholeLayer {
       if (item >= 0 && item % HEADS == HEADS / 2 && item + HEADS / 2 < count) call_ahead(sequence(item + HEADS / 2));
 #pragma unroll 1
       for (int tile = 0; tile < TILES; ++tile) {
+        Query o = {};
         if (item >= 0 && has(tile)) {
-          Query o;
-          {
-            typename Attention::Output sum;
-            typename Attention::Rows total;
-            const Attention at{keys(item % 2), keys(item % 2) + plan.matrix_bytes(), p.length};
-            const bool right = at.attend(sum, total, q[0], [&](int k) {
-              if (k % TILES == 0) barrier_wait(keys_there(item % 2, k / TILES), item / 2 % 2);
-            });
-            // The same for the group, since it multiplies together, and known to be the same in all lanes.
-            if (__any_sync(0xffffffffu, named_barrier_any(1 + group, 128, !right))) at.attend_safely(sum, total, q[0]);
-            Attention::divide(o, sum, total);
-          }
-          if (tile == TILES - 1) arrive(keys_free(item % 2));
+          typename Attention::Output sum;
+          typename Attention::Rows total;
+          const Attention at{keys(item % 2), keys(item % 2) + plan.matrix_bytes(), p.length};
+          const bool right = at.attend(sum, total, q[0], [&](int k) {
+            if (k % TILES == 0) barrier_wait(keys_there(item % 2, k / TILES), item / 2 % 2);
+          });
+          // The same for the group, since it multiplies together, and known to be the same in all lanes.
+          if (__any_sync(0xffffffffu, named_barrier_any(1 + group, 128, !right))) at.attend_safely(sum, total, q[0]);
+          Attention::divide(o, sum, total);
+        }
+        if (item >= 0 && tile == 0) {
+          // Once all have made their keys, nobody reads this item's weights any more. And no group runs further ahead.
+#pragma unroll
+          for (int of = 0; of < plan.kGroups; ++of) barrier_wait(keys_there(item % 2, of), item / 2 % 2);
+          if (threadIdx.x == 0 && item + 2 < count) load_weights(item + 2);
+        }
+        if (item >= 0 && tile == TILES - 1) arrive(keys_free(item % 2));
+        if (item >= 0 && has(tile)) {
           if (item % HEADS == HEADS - 1) {
             project_output(o, tile, item);
           } else {
@@ -393,15 +399,6 @@ struct WholeLayer {
             for (int i = 0; i < 2; ++i)
               store_global(parked_at(item % HEADS, tile, i), o[i][0], o[i][1], o[i][2], o[i][3]);
           }
-        } else if (item >= 0 && tile == TILES - 1) {
-          barrier_wait(keys_there(item % 2, 0), item / 2 % 2);  // no more than an item ahead
-          arrive(keys_free(item % 2));
-        }
-        if (item >= 0 && tile == 0) {
-          // Once all have made their keys, nobody reads this item's weights any more.
-#pragma unroll
-          for (int of = 0; of < plan.kGroups; ++of) barrier_wait(keys_there(item % 2, of), item / 2 % 2);
-          if (threadIdx.x == 0 && item + 2 < count) load_weights(item + 2);
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i)

@@ -18,8 +18,9 @@ TEST(WholeLayerPlan, IsChosenWhereTheTurnsAreFull) {
   for (const std::int64_t idle : {1, 60, 118, 133, 200, 265, 300})
     EXPECT_FALSE(whole_layer_fills(idle, 132)) << idle;
   const WholeLayerPlan plan{128, 4, 2};
-  EXPECT_TRUE(whole_layer_suits(plan, 512));
-  EXPECT_FALSE(whole_layer_suits(plan, 513));
+  EXPECT_EQ(whole_layer_plan_for(plan, 512)->tiles, 2);
+  EXPECT_FALSE(whole_layer_plan_for(plan, 513));
+  EXPECT_FALSE(whole_layer_plan_for(plan, 128));
 }
 
 // Every weight once, in the head's part: q's rows as they are, those of k and v in the order of a lane's

@@ -20,6 +20,7 @@ using graph::AxialAttention;
 using graph::Axis;
 
 constexpr std::int64_t kMeasuredCells = 256 * 384;  // the smallest sample that was measured
+constexpr int kMeasuredMultiprocessors = 132;
 
 AttentionShape attention_shape(const AxialAttention& layer, std::int64_t head_pitch, std::int64_t length,
                                Precision precision) {
@@ -84,10 +85,11 @@ class LongStep::Bound final : public BoundStep {
     } else {
       attention_ = step.family_.attention(attention, step.precision_, step.device_);
     }
-    const auto whole =
+    const auto any =
         whole_layer_plan(step.layer_, shapes_.head_pitch, step.device_.conditions(step.precision_));
+    const auto whole = any ? whole_layer_plan_for(*any, length_) : std::nullopt;
     const bool row = step.layer_.axis == Axis::row;
-    if (whole && whole_layer_suits(*whole, length_) &&
+    if (whole &&
         whole_layer_fills(row ? shape.input.rows : shape.input.columns, step.device_.multiprocessors())) {
       all_ = {
           shape.batch, shape.input.rows, shape.input.columns, {0, shape.input.columns, shape.input.columns}};
@@ -208,7 +210,16 @@ class Long final : public CudaImplementation {
     // measured (docs/long.md), and elsewhere only where that one cannot run.
     const bool measured =
         layer->dim >= 128 && layer->inner() >= 128 && rest[0].input.cells() >= kMeasuredCells;
-    return plan::Claim::accept(composed.cost * (measured ? 0.9 : 1.1));
+    double cost = composed.cost * (measured ? 0.9 : 1.1);
+    const std::int64_t length = layer->length(rest[0].input);
+    const auto any = whole_layer_plan(*layer, head_pitch, conditions);
+    const auto whole = any ? whole_layer_plan_for(*any, length) : std::nullopt;
+    const std::int64_t sequences = rest[0].input.cells() / length;
+    if (whole && conditions.precision == Precision::bf16 &&
+        whole_layer_fills(sequences, kMeasuredMultiprocessors))
+      cost = std::min(cost, 2e-6 + layer->flops(rest[0].input) / 3.4e14 *
+                                       static_cast<double>(whole->longest()) / static_cast<double>(length));
+    return plan::Claim::accept(cost);
   }
 
   std::vector<KernelSpec> kernels(std::span<const plan::LayerProblem> layers,
@@ -228,8 +239,8 @@ class Long final : public CudaImplementation {
       list.push_back(projection_kernel(shapes_of(layer, head_pitch, masked).qkv, plan_of(shapes.qkv),
                                        conditions.precision));
     list.push_back(projection_kernel(shapes.output, plan_of(shapes.output), conditions.precision));
-    const auto whole = whole_layer_plan(layer, head_pitch, conditions);
-    if (whole && whole_layer_suits(*whole, layer.length(layers[0].input)))
+    const auto any = whole_layer_plan(layer, head_pitch, conditions);
+    if (const auto whole = any ? whole_layer_plan_for(*any, shape.length) : std::nullopt)
       list.push_back(whole_layer_kernel(*whole, layer, conditions.precision));
     return list;
   }

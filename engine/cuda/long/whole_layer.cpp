@@ -10,7 +10,7 @@
 namespace warpweave::cuda::long_sequences {
 namespace {
 
-constexpr std::int64_t kLeastLength = 257;  // shorter ones were not measured
+constexpr std::int64_t kLeastLength = 193;  // shorter ones were not measured
 
 static_assert(WholeLayerPlan{128, 4, 2}.shared_bytes() <= kSharedBytes);
 
@@ -26,8 +26,10 @@ std::optional<WholeLayerPlan> whole_layer_plan(const graph::AxialAttention& laye
   return WholeLayerPlan{128, 4, 2};
 }
 
-bool whole_layer_suits(const WholeLayerPlan& plan, std::int64_t length) {
-  return length >= kLeastLength && length <= plan.longest();
+std::optional<WholeLayerPlan> whole_layer_plan_for(WholeLayerPlan plan, std::int64_t length) {
+  if (length < kLeastLength || length > plan.longest()) return {};
+  plan.tiles = length <= WholeLayerPlan{plan.dim, plan.heads, 1}.longest() ? 1 : 2;
+  return plan;
 }
 
 bool whole_layer_fills(std::int64_t sequences, int multiprocessors) {

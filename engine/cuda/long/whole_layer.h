@@ -15,11 +15,12 @@ namespace warpweave::cuda::long_sequences {
 
 using kernels::long_sequences::WholeLayerPlan;
 
-// Nothing where the kernel does not take the layer.
+// Nothing where the kernel does not take the layer. Of sequences of any length, which its weights know
+// nothing of.
 std::optional<WholeLayerPlan> whole_layer_plan(const graph::AxialAttention& layer, std::int64_t head_pitch,
                                                const plan::Conditions& conditions);
-// Whether it takes sequences of this length, and was measured to be faster than two steps.
-bool whole_layer_suits(const WholeLayerPlan& plan, std::int64_t length);
+// The same for sequences of this length, or nothing where two steps were measured to be as fast.
+std::optional<WholeLayerPlan> whole_layer_plan_for(WholeLayerPlan plan, std::int64_t length);
 // Whether a sample's sequences fill the multiprocessors, on each of which one runs at a time. Asked of one
 // sample, so that its bits do not depend on the batch.
 bool whole_layer_fills(std::int64_t sequences, int multiprocessors);
