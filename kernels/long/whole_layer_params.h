@@ -7,10 +7,10 @@
 namespace warpweave::kernels::long_sequences {
 
 struct WholeLayerParams {
-  const void* x;          // the grid's first cell
-  const void* weights;    // of q, k and v, WholeLayerPlan
-  const float* rotation;  // (cos, sin) [length][kHead / 2]; null unless compiled for RoPE
-  char* parked;           // WholeLayerPlan::parked_bytes() for each block
+  const void* x;                        // the grid's first cell
+  const void* weights;                  // of q, k and v, WholeLayerPlan
+  const float* rotation;                // (cos, sin) [length][kHead / 2]; null unless compiled for RoPE
+  char* parked;                         // WholeLayerPlan::parked_bytes() for each block
   long_attention::OutputParams output;  // residual: x or null
   Sequences cells;
   int sequences, length;  // length at most WholeLayerPlan::longest()
@@ -35,8 +35,8 @@ struct WholeLayerPlan {
   WARPWEAVE_BOTH static int matrix_at() { return kColumns * 8; }
   WARPWEAVE_BOTH int head_bytes() const { return matrix_at() + kColumns * dim * 2; }
 
-  // Shared memory: weights of this head and the next, all of Wout (long_attention::Plan::output_place), K and V of
-  // this head and the next, mean and gain of the tokens, barriers.
+  // Shared memory: weights of this head and the next, all of Wout (long_attention::Plan::output_place), K and
+  // V of this head and the next, mean and gain of the tokens, barriers.
   WARPWEAVE_BOTH int output_at() const { return (kSlots * head_bytes() + 1023) / 1024 * 1024; }
   WARPWEAVE_BOTH int output_bytes() const {
     return long_attention::Plan::chunks(dim) * (heads / 2) * long_attention::Plan::kPanelBytes;

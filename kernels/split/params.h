@@ -77,7 +77,8 @@ struct ShortParams {
   unsigned sequences;         // below 2^31
   int length;
   float eps;
-  float score_scale;  // q k times this are scores; of the other, their logarithms to base 2: 1 unless they may be huge
+  float score_scale;  // q k times this are scores; of the other, their logarithms to base 2: 1 unless they
+                      // may be huge
 };
 
 }  // namespace warpweave::kernels::split
