@@ -52,12 +52,12 @@ class CudaBackend final : public plan::Backend {
     auto planned = make(problems);
     const bool blas = needs_blas(problems, planned);
     if (blas) device_->expect_blas(options_.precision);
-    auto steps = load(problems, planned);
+    auto steps = load(problems, planned, shape.batch);
     if (blas) {
       const Phase waiting("waiting for cuBLASLt");
       if (!device_->blas()) {
         planned = make_without_blas(problems);
-        steps = load(problems, planned);
+        steps = load(problems, planned, shape.batch);
       }
     }
     const Phase binding("binding the plan to the shape");
@@ -124,8 +124,9 @@ class CudaBackend final : public plan::Backend {
 
   // Kernels and packed weights of a plan, on the device.
   std::vector<StepInPlan> load(const std::vector<plan::LayerProblem>& problems,
-                               const std::vector<plan::PlannedStep>& planned) const {
-    device_->kernels().load(plan_kernels(problems, planned, device_->conditions(options_.precision)));
+                               const std::vector<plan::PlannedStep>& planned, std::int64_t batch) const {
+    device_->kernels().load(plan_kernels(problems, planned, device_->conditions(options_.precision),
+                                         SessionSize{batch, device_->multiprocessors()}));
     std::vector<StepInPlan> steps(planned.size());
     const Phase packing("packing and uploading weights");
     const std::lock_guard lock(mutex_);

@@ -3,19 +3,21 @@
 #include <algorithm>
 
 #include "cuda/convert.h"
-#include "cuda/step.h"
 #include "warpweave/error.h"
 
 namespace warpweave::cuda {
 
 std::vector<KernelSpec> plan_kernels(const std::vector<plan::LayerProblem>& problems,
                                      const std::vector<plan::PlannedStep>& planned,
-                                     const plan::Conditions& conditions) {
+                                     const plan::Conditions& conditions,
+                                     const std::optional<SessionSize>& size) {
   std::vector<KernelSpec> list = {convert_kernel()};
   for (const auto& step : planned) {
     const auto layers = std::span(problems).subspan(step.first, static_cast<std::size_t>(step.layers));
     const auto& implementation = static_cast<const CudaImplementation&>(*step.implementation);
-    for (auto& spec : implementation.kernels(layers, conditions)) list.push_back(std::move(spec));
+    for (auto& spec : size ? implementation.kernels_of_session(layers, conditions, *size)
+                           : implementation.kernels(layers, conditions))
+      list.push_back(std::move(spec));
   }
   std::sort(list.begin(), list.end());
   list.erase(std::unique(list.begin(), list.end()), list.end());
@@ -42,7 +44,7 @@ std::vector<Compiled> compile_for(const graph::Graph& graph, const Shape& shape,
   std::vector<const plan::Implementation*> list;
   for (const auto& implementation : implementations) list.push_back(implementation.get());
   const auto planned = plan::make_plan(problems, list, conditions, options.plan, options.strict);
-  const auto specs = plan_kernels(problems, planned, conditions);
+  const auto specs = plan_kernels(problems, planned, conditions, std::nullopt);
   auto kernels = Compiler().compile(specs, capability);
   std::vector<Compiled> result;
   for (std::size_t i = 0; i < specs.size(); ++i) result.push_back({specs[i], std::move(kernels[i])});

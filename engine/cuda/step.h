@@ -35,6 +35,11 @@ struct StepShape {
   std::int64_t workspace_limit = 0;  // bytes; 0 = none. Throws Error(device) from bind() when it is too small
 };
 
+struct SessionSize {
+  std::int64_t batch = 1;
+  int multiprocessors = 1;  // of the GPU
+};
+
 class BoundStep {
  public:
   virtual ~BoundStep() = default;
@@ -58,6 +63,12 @@ class CudaImplementation : public plan::Implementation {
   // What claimed layers need, with and without a mask; depends on no batch.
   virtual std::vector<KernelSpec> kernels(std::span<const plan::LayerProblem> layers,
                                           const plan::Conditions& conditions) const = 0;
+  // Those of them that a session of so many samples runs, so that no other is compiled while it is prepared.
+  virtual std::vector<KernelSpec> kernels_of_session(std::span<const plan::LayerProblem> layers,
+                                                     const plan::Conditions& conditions,
+                                                     const SessionSize&) const {
+    return kernels(layers, conditions);
+  }
   // Whether they need cuBLASLt.
   virtual bool needs_blas(std::span<const plan::LayerProblem>, Precision) const { return false; }
   // For layers that claim() accepted. `weights` has one entry per layer and may be gone after the call; the

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "cuda/compile_for.h"
+#include "model_data.h"
 #include "properties/problem.h"
 #include "warpweave/error.h"
 
@@ -150,6 +151,31 @@ class Nvrtc : public testing::Test {
   }
   const CacheFolder folder_;
 };
+
+// A kernel that no launch of a session takes is not compiled while the session is prepared.
+TEST(PlanKernels, OfASessionAreThoseThatItLaunches) {
+  const Model model = properties::make_block(64, 4);
+  const graph::Graph& graph = model.data()->graph;
+  const auto problems = plan::problems(graph, {32, 32, 64});
+  const auto implementations = make_implementations("");
+  std::vector<const plan::Implementation*> list;
+  for (const auto& implementation : implementations) list.push_back(implementation.get());
+  const plan::Conditions conditions = conditions_for(90, Precision::fp32);
+  const auto planned = plan::make_plan(problems, list, conditions, "split", true);
+  const auto named = [&](const std::vector<KernelSpec>& specs, const char* part) {
+    return std::count_if(specs.begin(), specs.end(),
+                         [&](const KernelSpec& s) { return s.expression.find(part) != std::string::npos; });
+  };
+  const auto any = plan_kernels(problems, planned, conditions, std::nullopt);
+  EXPECT_EQ(named(any, "few_sequences"), 2);  // with and without a mask
+  EXPECT_EQ(named(any, "many_sequences"), 2);
+  for (const bool few : {true, false}) {
+    const auto of_session = plan_kernels(problems, planned, conditions, SessionSize{few ? 4 : 256, 132});
+    EXPECT_EQ(named(of_session, "few_sequences"), few ? 2 : 0);
+    EXPECT_EQ(named(of_session, "many_sequences"), few ? 0 : 2);
+    EXPECT_TRUE(std::includes(any.begin(), any.end(), of_session.begin(), of_session.end()));
+  }
+}
 
 TEST_F(Nvrtc, CompilesOnceAndRepairsTheCache) {
   const CompiledKernel first = Compiler().compile(kSmall, 80);

@@ -352,6 +352,17 @@ class Split final : public CudaImplementation {
     return list;
   }
 
+  std::vector<KernelSpec> kernels_of_session(std::span<const plan::LayerProblem> layers,
+                                             const plan::Conditions& conditions,
+                                             const SessionSize& size) const override {
+    const auto& layer = static_cast<const AxialAttention&>(*layers[0].layer);
+    const int parts = parts_of(conditions.precision);
+    const std::int64_t shared_memory = conditions.shared_memory_per_block;
+    return takes_short(layer, layer.length(layers[0].input), parts, shared_memory)
+               ? short_kernels_of_session(layer, layers[0].input, parts, shared_memory, size)
+               : kernels(layers, conditions);
+  }
+
   std::unique_ptr<const Step> build(std::span<const graph::Layer* const> layers,
                                     std::span<const weights::LayerWeights> weights, Precision precision,
                                     const GpuDevice& device) const override {

@@ -102,6 +102,16 @@ std::vector<Form> forms(const AxialAttention& layer, std::int64_t length, int pa
            false}};
 }
 
+// Samples that a launch takes.
+std::int64_t samples_of_launch(std::int64_t batch, std::int64_t per_sample) {
+  return std::clamp<std::int64_t>(kMostSequences / per_sample, 1, batch);
+}
+
+// Of forms().
+const Form& form_for(const std::vector<Form>& list, std::int64_t sequences, int multiprocessors) {
+  return sequences < kFewSequences * multiprocessors ? list.back() : list.front();
+}
+
 class ShortBound final : public BoundStep {
  public:
   ShortBound(const AxialAttention& layer, const UploadedLayer& weights, int parts, const StepShape& shape,
@@ -111,7 +121,7 @@ class ShortBound final : public BoundStep {
     const plan::Conditions conditions = device.conditions(Precision::fp32);
     per_sample_ = layer.sequences(shape.input);
     sample_cells_ = shape.input.cells();
-    samples_ = std::clamp<std::int64_t>(kMostSequences / per_sample_, 1, batch_);
+    samples_ = samples_of_launch(batch_, per_sample_);
     rotations_ = upload_rotations(layer, length);
     params_.rotations = reinterpret_cast<const float*>(rotations_.data());
     params_.qkv = weights.qkv.weight();
@@ -125,9 +135,8 @@ class ShortBound final : public BoundStep {
                               ? weights.warp_score_scale
                               : weights.score_scale;
     for (const bool mask : {false, true}) {
-      auto list = forms(layer, length, parts, mask, conditions.shared_memory_per_block);
-      const bool few = samples_ * per_sample_ < kFewSequences * device.multiprocessors();
-      form_[mask] = few ? list.back() : list.front();
+      form_[mask] = form_for(forms(layer, length, parts, mask, conditions.shared_memory_per_block),
+                             samples_ * per_sample_, device.multiprocessors());
       const auto shared = static_cast<std::size_t>(form_[mask].shared_bytes);
       kernel_[mask] = device.kernels().get(form_[mask].kernel);
       kernel_[mask].allow(shared);
@@ -185,6 +194,19 @@ std::vector<KernelSpec> short_kernels(const AxialAttention& layer, std::int64_t 
   for (const bool mask : {false, true}) {
     for (const Form& form : forms(layer, length, parts, mask, shared_memory)) list.push_back(form.kernel);
   }
+  return list;
+}
+
+std::vector<KernelSpec> short_kernels_of_session(const AxialAttention& layer, const graph::CellShape& sample,
+                                                 int parts, std::int64_t shared_memory,
+                                                 const SessionSize& size) {
+  const std::int64_t per_sample = layer.sequences(sample);
+  const std::int64_t sequences = samples_of_launch(size.batch, per_sample) * per_sample;
+  std::vector<KernelSpec> list;
+  for (const bool mask : {false, true})
+    list.push_back(form_for(forms(layer, layer.length(sample), parts, mask, shared_memory), sequences,
+                            size.multiprocessors)
+                       .kernel);
   return list;
 }
 

@@ -20,6 +20,11 @@ bool takes_short(const graph::AxialAttention& layer, std::int64_t length, int pa
 std::vector<KernelSpec> short_kernels(const graph::AxialAttention& layer, std::int64_t length, int parts,
                                       std::int64_t shared_memory);
 
+// Those that a session of this size launches.
+std::vector<KernelSpec> short_kernels_of_session(const graph::AxialAttention& layer,
+                                                 const graph::CellShape& sample, int parts,
+                                                 std::int64_t shared_memory, const SessionSize& size);
+
 // `layer` and `weights` outlive the result.
 std::unique_ptr<const BoundStep> bind_short(const graph::AxialAttention& layer, const UploadedLayer& weights,
                                             int parts, const StepShape& shape, const GpuDevice& device);
