@@ -62,7 +62,7 @@ void Kernel::launch(cudaStream_t stream, const Launch& shape, void** arguments) 
     attribute.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   }
-  if (shape.overlap_previous) {
+  if (shape.overlap_previous && overlaps_) {
     auto& attribute = attributes[config.numAttrs++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -112,6 +112,7 @@ Kernel KernelStore::get(const KernelSpec& spec) {
   kernel.label_ = entry.label.c_str();
   kernel.limit_ = &mutex_;
   kernel.verbose_ = verbose();
+  kernel.overlaps_ = compute_capability_ >= 90;
   return kernel;
 }
 

@@ -18,11 +18,12 @@ namespace warpweave::cuda {
 void check(cudaError_t status, const char* what);
 
 struct Launch {
-  std::int64_t blocks = 1;        // at most 2^31 - 1
-  int threads = 128;              // per block
-  std::size_t shared_bytes = 0;   // dynamic; allow() it first when above 48 KiB
-  int cluster = 1;                // blocks per cluster
-  bool overlap_previous = false;  // programmatic dependent launch: the kernel waits by griddepcontrol.wait
+  std::int64_t blocks = 1;       // at most 2^31 - 1
+  int threads = 128;             // per block
+  std::size_t shared_bytes = 0;  // dynamic; allow() it first when above 48 KiB
+  int cluster = 1;               // blocks per cluster
+  // Programmatic dependent launch, where the GPU has it (9.0): the kernel waits by griddepcontrol.wait.
+  bool overlap_previous = false;
 };
 
 // Borrowed from a KernelStore. A kernel takes one structure of parameters by value.
@@ -45,6 +46,7 @@ class Kernel {
   cudaKernel_t handle_ = nullptr;
   const char* label_ = "";
   bool verbose_ = false;
+  bool overlaps_ = false;        // whether the GPU has programmatic dependent launch
   std::mutex* limit_ = nullptr;  // guards the limit of dynamic shared memory
 };
 
