@@ -316,6 +316,29 @@ TEST_F(Nvrtc, LongCompilesWithoutSpills) {
   }
 }
 
+// A layer in one kernel, for both numbers of tiles.
+TEST_F(Nvrtc, WholeLayersCompileWithoutSpills) {
+  const graph::Graph graph = graph_of(
+      "  - axial_attention: {axis: row, heads: 4, tensors: \"a_{name}\"}\n"
+      "  - axial_attention: {axis: column, heads: 4, tensors: \"b_{name}\"}\n"
+      "  - axial_attention: {axis: row, heads: 4, norm: rms, tensors: \"c_{name}\"}\n"
+      "  - axial_attention: {axis: column, heads: 4, norm: rms, qkv_bias: true, tensors: \"d_{name}\"}\n",
+      128);
+  EngineOptions options;
+  options.plan = "long", options.strict = true;
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    options.precision = precision;
+    int whole = 0;
+    for (const Compiled& c : compile_for(graph, {1, 200, 300}, "sm_90a", options)) {
+      whole += c.spec.expression.find("whole_layer<") != std::string::npos;
+      EXPECT_FALSE(std::regex_search(c.kernel.log, std::regex("[1-9]\\d* bytes spill|C75\\d\\d")))
+          << c.spec.expression << "\n"
+          << c.kernel.log;
+    }
+    EXPECT_EQ(whole, 4);
+  }
+}
+
 // Hopper's attention by itself and with the output projection; a scale above 1 is not folded into q in fp16.
 TEST_F(Nvrtc, HoppersAttentionCompilesWithoutSpills) {
   for (const char* layer :

@@ -23,6 +23,8 @@ std::optional<WholeLayerPlan> whole_layer_plan(const graph::AxialAttention& laye
   if (conditions.compute_capability != 90 || itemsize(storage_type(conditions.precision)) != 2) return {};
   if (layer.dim != 128 || layer.heads != 4 || head_pitch != WholeLayerPlan::kHead) return {};
   if (layer.causal || !folds_scale(layer, conditions.precision)) return {};
+  // With RoPE or without a norm the compiler spills registers or serialises wgmma.
+  if (layer.rope || layer.norm.kind == graph::NormKind::none) return {};
   return WholeLayerPlan{128, 4, 2};
 }
 
