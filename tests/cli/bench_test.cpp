@@ -68,7 +68,7 @@ TEST(Bench, TheGpuSuiteNeedsAGpu) {
   } catch (const Error&) {
     gpu = false;
   }
-  if (gpu) GTEST_SKIP() << "there is one";
+  if (gpu) GTEST_SKIP() << "a GPU is here; what is tested is its absence";
   const Outcome o = warpweave({"bench", "--suite", "gpu"});
   EXPECT_EQ(o.status, 3);
   EXPECT_THAT(o.err, HasSubstr("warpweave: error: "));

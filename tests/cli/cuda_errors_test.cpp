@@ -83,7 +83,7 @@ TEST_F(CudaErrors, AnOldOrStrangeNvrtc) {
 
 TEST_F(CudaErrors, NoNvrtc) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer must be the first library";
+  GTEST_SKIP() << "libraries are hidden by LD_PRELOAD, and a sanitizer must itself be loaded first";
 #endif
   expect_one_line(
       compile(f, {{"LD_PRELOAD", kFakes + "/hide/hide.so"}, {"WARPWEAVE_TEST_HIDE", "libnvrtc"}}),

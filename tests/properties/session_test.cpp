@@ -376,7 +376,8 @@ TEST(Plans, TheChoiceDoesNotDependOnTheBatch) {
 
 // The reference is written to be read: where another implementation takes a layer, it is the faster one.
 TEST(Plans, AutoLeavesNothingToTheReferenceThatAnotherTakes) {
-  if (plans().size() == 1) GTEST_SKIP() << "the reference is all there is";
+  if (plans().size() == 1)
+    GTEST_SKIP() << "cpu_fused needs AVX2, FMA and F16C, which this CPU lacks: only the reference is there";
   const Model model = make_model(
       3, {"patch_embed: {patch: 2, channels: 3, dim: 32}", "position_embedding: {rows: 512, columns: 512}",
           "norm: {}", "axial_attention: {axis: row, heads: 4}",
@@ -413,7 +414,8 @@ TEST(Workspace, ALimitThatIsTooSmallIsADeviceError) {
 
 // No L x L matrix of scores is held.
 TEST(Workspace, OfTheFusedImplementationIsLinearInTheSequence) {
-  if (plans().size() == 1) GTEST_SKIP() << "the reference is all there is";
+  if (plans().size() == 1)
+    GTEST_SKIP() << "cpu_fused needs AVX2, FMA and F16C, which this CPU lacks: only the reference is there";
   const Engine e = cpu_engine(make_block(64, 4), "cpu_fused", Precision::fp32, 1);
   const auto bytes = [&](std::int64_t length) { return e.prepare({1, 2, length}).workspace_bytes(); };
   EXPECT_LE(static_cast<double>(bytes(8192)), 2.1 * static_cast<double>(bytes(4096)));

@@ -107,7 +107,7 @@ TEST(Threads, EnginesOfOneModelComeAndGo) {
 
 TEST(ThreadsRefused, IsADeviceErrorAndTheNextEngineWorks) {
 #ifdef WARPWEAVE_TSAN
-  GTEST_SKIP() << "ThreadSanitizer starts the threads";
+  GTEST_SKIP() << "ThreadSanitizer has its own pthread_create; refusing threads cannot be tested under it";
 #endif
   const Model model = make_block();
   for (int allowed = 0; allowed < 7; ++allowed) {

@@ -11,18 +11,12 @@
 #include <vector>
 
 #include "numeric/half.h"
+#include "split/layer.h"
 
 namespace warpweave::cuda::split {
 namespace {
 
 using graph::AxialAttention;
-
-AxialAttention layer(std::int64_t dim, std::int64_t heads, std::int64_t head_dim) {
-  AxialAttention a;
-  a.dim = dim, a.heads = heads, a.head_dim = head_dim, a.qkv_bias = true;
-  a.scale = 1 / std::sqrt(static_cast<double>(head_dim));
-  return a;
-}
 
 // Normal numbers times `size`; every tenth row is 1000 times as large, every tenth element a millionth.
 weights::LayerWeights weights_of(const AxialAttention& a, double size = 1) {

@@ -13,6 +13,7 @@
 
 #include "cuda/split/pack.h"
 #include "numeric/half.h"
+#include "split/layer.h"
 
 namespace warpweave::cuda::split {
 namespace {
@@ -21,13 +22,6 @@ using graph::AxialAttention;
 using Rows = std::vector<std::vector<double>>;
 
 constexpr std::int64_t kTokens = 7;
-
-AxialAttention layer(std::int64_t dim, std::int64_t heads, std::int64_t head_dim) {
-  AxialAttention a;
-  a.dim = dim, a.heads = heads, a.head_dim = head_dim, a.qkv_bias = true;
-  a.scale = 1 / std::sqrt(static_cast<double>(head_dim));
-  return a;
-}
 
 weights::LayerWeights weights_of(const AxialAttention& a, double size = 1) {
   std::mt19937_64 random(1);

@@ -37,8 +37,7 @@ class SmallProduct final : public Projection {
       : shape_(shape),
         weight_(upload_operand(permuted(weight, shape.n, shape.k), precision)),
         bias_(upload(bias)),
-        kernel_(device.kernels().get(*small_product_kernel(shape, precision))),
-        overlap_(device.conditions(precision).compute_capability >= 90) {
+        kernel_(device.kernels().get(*small_product_kernel(shape, precision))) {
     kernel_.allow(shared_bytes(shape.k));
   }
 
@@ -60,7 +59,7 @@ class SmallProduct final : public Projection {
                    {.blocks = (run.tokens + kTokens - 1) / kTokens * across,
                     .threads = 256,
                     .shared_bytes = shared_bytes(shape_.k),
-                    .overlap_previous = overlap_},
+                    .overlap_previous = true},
                    kernels::LinearParams{run.a, weight_.data(), reinterpret_cast<const float*>(bias_.data()),
                                          run.residual, run.y, run.cells, run.tokens, shape_.n, shape_.k});
   }
@@ -68,7 +67,6 @@ class SmallProduct final : public Projection {
   ProjectionShape shape_;
   DeviceBuffer weight_, bias_;
   Kernel kernel_;
-  bool overlap_;  // programmatic dependent launch
 };
 
 }  // namespace

@@ -82,7 +82,6 @@ class ResidentStep::Bound final : public BoundStep {
     args_.by_sample = layout::Divisor::of(args_.per_sample);
     args_.length = static_cast<int>(layer.length(shape.input));
     args_.eps = static_cast<float>(layer.norm.eps);
-    overlap_ = conditions.compute_capability >= 90;
     samples_ = std::clamp<std::int64_t>(kMostSequences / args_.per_sample, 1, batch_);
     for (const bool mask : {false, true}) {
       const Problem p = problem_of(layer, step.precision_, mask);
@@ -119,7 +118,7 @@ class ResidentStep::Bound final : public BoundStep {
                            {.blocks = std::min(blocks, most),
                             .threads = 32 * v.warps,
                             .shared_bytes = static_cast<std::size_t>(v.shared_bytes),
-                            .overlap_previous = overlap_},
+                            .overlap_previous = true},
                            a);
     }
   }
@@ -128,7 +127,6 @@ class ResidentStep::Bound final : public BoundStep {
   const ResidentStep& step_;
   std::int64_t batch_, samples_;  // of a launch
   ResidentArguments args_{};
-  bool overlap_ = false;
   Variant variant_[2];
   Kernel kernel_[2];
   DeviceBuffer rotation_;

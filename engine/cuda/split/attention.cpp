@@ -29,8 +29,8 @@ KernelSpec split_kernel(const AttentionShape& shape) {
 // On any GPU, with and without a mask.
 class AnyAttention final : public AttentionOperation {
  public:
-  AnyAttention(const AttentionTiles& tiles, std::size_t shared, bool overlap, Kernel kernel)
-      : tiles_(tiles), shared_(shared), overlap_(overlap), kernel_(std::move(kernel)) {
+  AnyAttention(const AttentionTiles& tiles, std::size_t shared, Kernel kernel)
+      : tiles_(tiles), shared_(shared), kernel_(std::move(kernel)) {
     kernel_.allow(shared_);
   }
 
@@ -40,14 +40,13 @@ class AnyAttention final : public AttentionOperation {
                    {.blocks = p.sequences * p.heads * tiles,
                     .threads = tiles_.warps * 32,
                     .shared_bytes = shared_,
-                    .overlap_previous = overlap_},
+                    .overlap_previous = true},
                    p);
   }
 
  private:
   AttentionTiles tiles_;
   std::size_t shared_;
-  bool overlap_;
   Kernel kernel_;
 };
 
@@ -75,17 +74,17 @@ plan::Conditions in_fp16(plan::Conditions conditions) {
 
 }  // namespace
 
-std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, int parts, bool overlap,
+std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, int parts,
                                                          const GpuDevice& device) {
   if (parts == 2) {
     const AttentionTiles t = split_tiles(shape);
     AttentionShape row = shape;
     row.head_dim *= parts;
-    return std::make_unique<AnyAttention>(t, t.shared_bytes(row, 2), overlap,
+    return std::make_unique<AnyAttention>(t, t.shared_bytes(row, 2),
                                           device.kernels().get(split_kernel(shape)));
   }
   const AttentionTiles t = cuda::attention_tiles(shape, Precision::fp16);
-  AnyAttention any(t, t.shared_bytes(shape, 2), overlap,
+  AnyAttention any(t, t.shared_bytes(shape, 2),
                    device.kernels().get(attention_kernel(shape, Precision::fp16)));
   const auto plan = long_attention_plan(shape, device.conditions(Precision::fp16));
   if (!plan) return std::make_unique<AnyAttention>(std::move(any));

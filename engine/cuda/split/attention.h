@@ -10,8 +10,7 @@
 
 namespace warpweave::cuda::split {
 
-// `overlap`: programmatic dependent launch.
-std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, int parts, bool overlap,
+std::unique_ptr<const AttentionOperation> make_attention(const AttentionShape& shape, int parts,
                                                          const GpuDevice& device);
 std::vector<KernelSpec> attention_kernels(const AttentionShape& shape, int parts,
                                           const plan::Conditions& conditions);

@@ -119,8 +119,7 @@ class SplitStep::Bound final : public BoundStep {
                 shape.workspace_limit),
         one_(ProjectPlan::fits(layer_.dim, step.parts_, conditions(step).shared_memory_per_block)),
         wide_heads_(wide_takes(3 * inner_, conditions(step))),
-        wide_grid_(wide_takes(layer_.dim, conditions(step))),
-        overlap_(conditions(step).compute_capability >= 90) {
+        wide_grid_(wide_takes(layer_.dim, conditions(step))) {
     KernelStore& kernels = step.device_.kernels();
     const int parts = step.parts_;
     const auto get = [&kernels](const KernelSpec& spec, std::size_t shared) {
@@ -150,8 +149,7 @@ class SplitStep::Bound final : public BoundStep {
     if (wide_heads_ || wide_grid_) prepare_tensor_maps();
     if (wide_heads_) encode_weight(heads_map_, step.weights_.qkv.weight(), 3 * inner_, layer_.dim);
     if (wide_grid_) encode_weight(grid_map_, step.weights_.out.weight(), layer_.dim, inner_);
-    attention_ =
-        make_attention({layer_.heads, head_, length_, layer_.causal}, step.parts_, overlap_, step.device_);
+    attention_ = make_attention({layer_.heads, head_, length_, layer_.causal}, step.parts_, step.device_);
     rotations_ = upload_rotations(layer_, length_);
   }
 
@@ -252,7 +250,7 @@ class SplitStep::Bound final : public BoundStep {
         {.blocks = (tokens + p.tokens - 1) / p.tokens * ((columns(params) + p.columns - 1) / p.columns),
          .threads = p.threads,
          .shared_bytes = p.shared,
-         .overlap_previous = overlap_},
+         .overlap_previous = true},
         params);
   }
 
@@ -282,7 +280,6 @@ class SplitStep::Bound final : public BoundStep {
   Slices slices_;
   bool one_;                     // whether norm and projection are one kernel
   bool wide_heads_, wide_grid_;  // kernels of 9.0
-  bool overlap_;                 // programmatic dependent launch
   Kernel norm_;
   Product heads_, grid_;
   kernels::split::TensorMap heads_map_{}, grid_map_{};  // of the weights

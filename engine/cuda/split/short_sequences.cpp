@@ -145,7 +145,6 @@ class ShortBound final : public BoundStep {
                                                                 static_cast<int>(form_[mask].threads), shared)
                                : kMostSequences;
     }
-    overlap_ = conditions.compute_capability >= 90;
   }
 
   std::size_t workspace_bytes() const noexcept override { return 0; }
@@ -165,7 +164,7 @@ class ShortBound final : public BoundStep {
                            {.blocks = std::min(blocks, most_blocks_[mask]),
                             .threads = static_cast<int>(form.threads),
                             .shared_bytes = static_cast<std::size_t>(form.shared_bytes),
-                            .overlap_previous = overlap_},
+                            .overlap_previous = true},
                            p);
     }
   }
@@ -178,7 +177,6 @@ class ShortBound final : public BoundStep {
   Form form_[2];  // without and with a mask
   Kernel kernel_[2];
   std::int64_t most_blocks_[2];
-  bool overlap_ = false;
 };
 
 }  // namespace
