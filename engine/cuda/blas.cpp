@@ -2,6 +2,7 @@
 
 #include "cuda/dynamic_library.h"
 #include "cuda/kernel.h"
+#include "cuda/product_tiles.h"
 #include "cuda/verbose.h"
 #include "warpweave/error.h"
 
@@ -10,9 +11,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace warpweave::cuda {
@@ -83,6 +86,7 @@ cublasLtMatrixLayoutOpaque_t layout(const Functions& call, cudaDataType_t type, 
 
 // What was chosen for which product, for all layers of a model that are alike.
 struct Choices {
+  std::int64_t multiprocessors = 0;
   std::mutex mutex;
   std::map<std::array<std::int64_t, 9>, cublasLtMatmulAlgo_t> made;
 };
@@ -96,6 +100,15 @@ constexpr std::int64_t kFloatPart = 384;
 // the library names first (docs/gpu.md).
 constexpr std::int64_t kLongSum = 256;
 
+// Samples with fewer tokens come in batches.
+constexpr std::int64_t kFewestTokens = 4096;
+
+// What the library is asked for its suggestions with.
+std::int64_t typical_tokens(std::int64_t of_sample) {
+  return std::clamp<std::int64_t>(
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(of_sample))), kFewestTokens, 65536);
+}
+
 // y = act(a w^T + bias) + add * c over k elements out of rows that are `pitch` elements apart.
 class Part {
  public:
@@ -104,6 +117,7 @@ class Part {
       : call_(call),
         handle_(handle),
         spec_(spec),
+        multiprocessors_(choices.multiprocessors),
         offset_(offset),
         k_(k),
         add_(add ? 1.0f : 0.0f),
@@ -125,7 +139,7 @@ class Part {
     const std::lock_guard lock(choices.mutex);
     const auto [choice, made] =
         choices.made.try_emplace({spec.n, k, spec.k, static_cast<std::int64_t>(spec.precision),
-                                  spec.float_result, add, epilogue, bias, spec.typical_tokens});
+                                  spec.float_result, add, epilogue, bias, spec.sample_tokens});
     if (made) {
       try {
         choice->second = choose();
@@ -178,24 +192,25 @@ class Part {
       prefer(which, std::uint32_t{16});
     }
     auto weight = layout(call_, operand_, spec_.n, k_, spec_.k, 1, 0);
-    auto input = layout(call_, operand_, spec_.typical_tokens, k_, spec_.k, 1, 0);
-    auto output = layout(call_, result_, spec_.typical_tokens, spec_.n, spec_.n, 1, 0);
+    const std::int64_t tokens = typical_tokens(spec_.sample_tokens);
+    auto input = layout(call_, operand_, tokens, k_, spec_.k, 1, 0);
+    auto output = layout(call_, result_, tokens, spec_.n, spec_.n, 1, 0);
     const Phase phase("");
     std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
     int count = 0;
     call_.heuristic(handle_, &descriptor_, &weight, &input, &output, &output, &preference,
                     static_cast<int>(found.size()), found.data(), &count);
     const cublasLtMatmulAlgo_t* chosen = nullptr;
+    std::optional<std::int64_t> least;
     for (int i = 0; i < count; ++i) {
       const cublasLtMatmulAlgo_t& algorithm = found[i].algo;
       if (found[i].state != CUBLAS_STATUS_SUCCESS || number(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1)
         continue;
       if (!chosen) chosen = &algorithm;
       if (operand_ == CUDA_R_32F || k_ < kLongSum) break;
-      if (takes_turns(algorithm)) {
-        chosen = &algorithm;
-        break;
-      }
+      if (!takes_turns(algorithm)) continue;
+      const std::int64_t elements = elements_in_rounds(algorithm);
+      if (!least || worth_it(elements, *least)) least = elements, chosen = &algorithm;
     }
     if (chosen) {
       tell(*chosen, phase.milliseconds());
@@ -212,6 +227,11 @@ class Part {
   bool takes_turns(const cublasLtMatmulAlgo_t& algorithm) const {
     return number(algorithm, CUBLASLT_ALGO_CONFIG_ID) == 66 &&
            (number(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) & 4) == 0;
+  }
+
+  std::int64_t elements_in_rounds(const cublasLtMatmulAlgo_t& algorithm) const {
+    return cuda::elements_in_rounds(number(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID), spec_.n,
+                                    std::max(spec_.sample_tokens, kFewestTokens), multiprocessors_);
   }
 
   int number(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) const {
@@ -236,7 +256,7 @@ class Part {
   const Functions& call_;
   cublasLtHandle_t handle_;
   ProductSpec spec_;
-  std::int64_t offset_, k_;
+  std::int64_t multiprocessors_, offset_, k_;
   float add_;
   cudaDataType_t operand_, result_;
   mutable cublasLtMatmulDescOpaque_t
@@ -274,6 +294,9 @@ class LtBlas final : public Blas {
     int device = 0;
     check(cudaGetDevice(&device), "asking for the current GPU");
     check(cudaSetDevice(device), "choosing the GPU");
+    int multiprocessors = 0;
+    check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "asking the GPU");
+    choices_.multiprocessors = multiprocessors;
     require(call_.create(&handle_), "starting");
     try {
       (void)product({.n = 64, .k = 64, .precision = precision});

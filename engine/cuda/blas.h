@@ -1,6 +1,6 @@
 // cuBLASLt, opened at run time: y = act(a w^T + bias) or y + a w^T + bias.
 //
-// The algorithm is chosen once per product for a token count that depends on the sample alone, and never
+// The algorithm is chosen once per product for the token count of a sample, and never
 // splits the sum over k, so that a token's bits depend neither on how many tokens are multiplied with it nor
 // on where it stands among them.
 #pragma once
@@ -20,10 +20,10 @@ struct ProductSpec {
   Precision precision = Precision::fp32;
   bool float_result = false;  // y and bias in float32 where operands are 16-bit
   bool relu = false;
-  bool residual = false;               // c is added (before the activation: not with relu)
-  const void* weight = nullptr;        // device, [n, k]
-  const void* bias = nullptr;          // device, [n], of y's type; null: none
-  std::int64_t typical_tokens = 4096;  // what the algorithm is chosen for
+  bool residual = false;              // c is added (before the activation: not with relu)
+  const void* weight = nullptr;       // device, [n, k]
+  const void* bias = nullptr;         // device, [n], of y's type; null: none
+  std::int64_t sample_tokens = 4096;  // what the algorithm is chosen for
 };
 
 class Product {

@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "cuda/product_tiles.h"
+
 namespace {
 
 struct Problem {
@@ -41,7 +43,7 @@ constexpr Problem kProblems[] = {
     {"small qkv", 65536, 65536, 192, 64, false},     {"small out", 65536, 65536, 64, 64, true},
 };
 constexpr double kPeak = 787e12;  // flops per second, bf16
-constexpr int kAsked = 32, kRuns = 10, kRounds = 3;
+constexpr int kAsked = 32, kAskedByEngine = 8, kRuns = 10, kRounds = 3;
 
 void require(int status, const char* what) {
   if (status) throw std::runtime_error(std::string(what) + ": status " + std::to_string(status));
@@ -69,7 +71,14 @@ Function* driver(const char* name) {
   return reinterpret_cast<Function*>(address);
 }
 
-// The engine asks about this many tokens (composed/projection.cpp).
+int multiprocessors() {
+  int device = 0, count = 0;
+  REQUIRE(cudaGetDevice(&device));
+  REQUIRE(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+// The engine asks about this many tokens (cuda/blas.cpp).
 std::int64_t typical(std::int64_t tokens) {
   return std::clamp<std::int64_t>(
       static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))), 4096, 65536);
@@ -277,16 +286,25 @@ void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::s
     if (list.empty()) continue;
     std::sort(list.begin(), list.end(), rank(1));
     const double first_time = list[0].microseconds;
-    // The first whose warpgroups take tiles in turns: bit 2 of the custom option tells of sharing one.
-    const auto turns = std::find_if(list.begin(), list.end(), [](const Found& f) {
-      return f.rank[1] >= 0 && (Product::number(f.algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) & 4) == 0;
-    });
-    const double in_turns = turns == list.end() ? first_time : turns->microseconds;
+    // What the engine takes of those whose warpgroups take tiles in turns: bit 2 of the custom option tells
+    // of sharing one.
+    const Found* taken = nullptr;
+    std::int64_t least = 0;
+    for (const Found& f : list) {
+      if (f.rank[1] < 0 || f.rank[1] >= kAskedByEngine ||
+          (Product::number(f.algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) & 4) != 0)
+        continue;
+      const std::int64_t elements = warpweave::cuda::elements_in_rounds(
+          Product::number(f.algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID), p.n,
+          std::max<std::int64_t>(p.sample_tokens, 4096), multiprocessors());
+      if (!taken || warpweave::cuda::worth_it(elements, least)) taken = &f, least = elements;
+    }
+    const double in_turns = taken ? taken->microseconds : first_time;
     const double asked = std::min_element(list.begin(), list.end(), rank(0))->microseconds;
     std::sort(list.begin(), list.end(),
               [](const Found& u, const Found& v) { return u.microseconds < v.microseconds; });
     std::printf(
-        "%-14s %6lld x %4lld x %4lld, workspace %2zu MiB: limit %6.1f us, first %6.1f, first in turns %6.1f, "
+        "%-14s %6lld x %4lld x %4lld, workspace %2zu MiB: limit %6.1f us, first %6.1f, taken %6.1f, "
         "first for the true number %6.1f, best %6.1f of %zu\n",
         p.name, static_cast<long long>(p.tokens), static_cast<long long>(p.n), static_cast<long long>(p.k),
         bytes >> 20, limit, first_time, in_turns, asked, list[0].microseconds, list.size());

@@ -1,7 +1,6 @@
 #include "cuda/composed/projection.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "cuda/blas.h"
 #include "cuda/composed/small_product.h"
@@ -67,8 +66,7 @@ class BlasProjection final : public Projection {
     spec.residual = direct_ && shape_.residual;
     spec.weight = weight_.data();
     spec.bias = direct_ && bias_.bytes() ? bias_.data() : nullptr;
-    spec.typical_tokens = std::clamp<std::int64_t>(
-        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens_of_sample))), 4096, 65536);
+    spec.sample_tokens = tokens_of_sample;
     return std::make_unique<Bound>(*this, device_.blas()->product(spec));
   }
 
