@@ -8,7 +8,7 @@
 // left operand of the product by the values. That product runs beside the next scores and their exponentials. Rows and
 // columns differ in the tensor map alone; what lies past the end of a sequence arrives as zeros.
 //
-// Weights are exp2(score - base), base being the row's maximum over its first KEYS keys: right as long as the sum stays
+// Weights are exp2(score - base), base being the row's maximum over its first tile of keys: right as long as the sum stays
 // in the range in which nothing overflows or loses digits (ptx/math.cuh). Where it does not, the group does the item
 // again at the end, with a maximum that follows. The decision looks at 16 rows or 64 of one sequence alone.
 //
@@ -53,6 +53,7 @@ struct Block {
   static constexpr int HEAD = F::head, KEYS = F::keys, ROW = F::row;
   static constexpr int STEPS = HEAD / 16;  // of k in the product by the keys
   static constexpr u32 QUERY_PANEL = 64 * ROW, KEY_PANEL = KEYS * ROW;
+  static constexpr int FIRST_KEYS = plan.first_keys();  // of the first tile
   using Scores = float[KEYS / 8][4];
   using Weights = u32[KEYS / 16][4];
   using Output = float[HEAD / 8][4];
@@ -97,6 +98,8 @@ struct Block {
     return (descriptor & 0xffffffff00000000ull) | (static_cast<u32>(descriptor) + stage * (plan.stage_bytes() / 16));
   }
 
+  // Of COUNT keys of the tile, as in what follows.
+  template <int COUNT = KEYS>
   __device__ __forceinline__ void multiply_keys(Scores& s, const Query& q, u32 stage) const {
     const u64 k = of_stage(swizzled_rows<ROW>(at.keys(0)), stage);
     const u64 left = swizzled_rows<ROW>(queries());
@@ -107,14 +110,14 @@ struct Block {
       const u64 a = left + (i * 32 / ROW * QUERY_PANEL + i * 32 % ROW) / 16;
       if constexpr (HELD) {
         if (i == 0)
-          Wgmma<T, KEYS>::template registers<false>(s, q[i], b);
+          Wgmma<T, COUNT>::template registers<false>(s, q[i], b);
         else
-          Wgmma<T, KEYS>::template registers<true>(s, q[i], b);
+          Wgmma<T, COUNT>::template registers<true>(s, q[i], b);
       } else {
         if (i == 0)
-          Wgmma<T, KEYS>::template shared<false>(s, a, b);
+          Wgmma<T, COUNT>::template shared<false>(s, a, b);
         else
-          Wgmma<T, KEYS>::template shared<true>(s, a, b);
+          Wgmma<T, COUNT>::template shared<true>(s, a, b);
       }
     }
     wgmma_commit();
@@ -144,26 +147,34 @@ struct Block {
       }
     }
   }
+  static __device__ __forceinline__ void drop_second_half(Scores& s) {
+#pragma unroll
+    for (int n = KEYS / 16; n < KEYS / 8; ++n) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) s[n][r] = minus_infinity();
+    }
+  }
   __device__ __forceinline__ bool cut(int first_key) const {
     return first_key + KEYS > (F::causal ? min(at.length, first_query + 1) : at.length);
   }
 
+  template <int COUNT = KEYS>
   static __device__ __forceinline__ void maxima(const Scores& s, Rows& top) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float most = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
 #pragma unroll
-      for (int n = 1; n < KEYS / 8; ++n) most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+      for (int n = 1; n < COUNT / 8; ++n) most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
       top[half] = quad_max(most);
     }
   }
 
   // Scores to weights, and their sums.
-  template <bool MULTIPLY, bool SUBTRACT>
+  template <bool MULTIPLY, bool SUBTRACT, int COUNT = KEYS>
   static __device__ __forceinline__ void exponentiate(Scores& s, float factor, const Rows& base, Rows& total) {
     float sum[2][2] = {};
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n) {
+    for (int n = 0; n < COUNT / 8; ++n) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float power = MULTIPLY && !SUBTRACT ? s[n][r] * factor : s[n][r];
@@ -174,8 +185,14 @@ struct Block {
     total[0] += sum[0][0] + sum[0][1];
     total[1] += sum[1][0] + sum[1][1];
   }
+  template <int COUNT = KEYS>
   static __device__ __forceinline__ void weigh(Scores& s, float factor, const Rows& base, Rows& total) {
-    exponentiate<!F::folded, BASED>(s, factor, base, total);
+    exponentiate<!F::folded, BASED, COUNT>(s, factor, base, total);
+#pragma unroll
+    for (int n = COUNT / 8; n < KEYS / 8; ++n) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) s[n][r] = 0.0f;
+    }
   }
 
   static __device__ __forceinline__ void pack(Weights& w, const Scores& s) {
@@ -189,9 +206,10 @@ struct Block {
   static __device__ __forceinline__ float base_of(float top, float factor) {
     return top == minus_infinity() ? 0.0f : top * factor;
   }
+  template <int COUNT = KEYS>
   static __device__ __forceinline__ void find_base(Rows& base, const Scores& s, float factor) {
     if constexpr (BASED) {
-      maxima(s, base);
+      maxima<COUNT>(s, base);
       base[0] = base_of(base[0], factor);
       base[1] = base_of(base[1], factor);
     }
@@ -277,22 +295,22 @@ struct Block {
     at.pass(stage, stream);
     read_queries(f.q);
     wait_for_keys(stage);
-    multiply_keys(f.s, f.q, stage.place);
+    multiply_keys<FIRST_KEYS>(f.s, f.q, stage.place);
     wgmma_wait<0>();
     wgmma_settle(f.s);
     at.release(at.barrier(Site::kKeysFree, stage.place));
-    if (cut(0)) select(f.s, 0);
-    find_base(f.base, f.s, factor);
+    if (!F::short_start && cut(0)) select(f.s, 0);
+    find_base<FIRST_KEYS>(f.base, f.s, factor);
     f.before = stage;
     stage.advance(streams);
     f.ready = keys_there(stage), f.filled = values_there(f.before);
-    weigh(f.s, factor, f.base, f.total);
+    weigh<FIRST_KEYS>(f.s, factor, f.base, f.total);
     pack(f.w, f.s);
 #pragma unroll 1
     for (const int end = i + count;;) {
 #pragma unroll 1
       for (int tile = 1; tile < tiles; ++tile) {
-        step<false>(f, stage, tile * KEYS, tile + 1 == tiles, factor, ended);
+        step<false>(f, stage, at.first_key(tile), tile + 1 == tiles, factor, ended);
         pack(f.w, f.s);
       }
       if (!F::projects || ++i == end) break;
@@ -339,7 +357,8 @@ struct Block {
         wgmma_wait<0>();
         wgmma_settle(s);
         at.release(at.barrier(Site::kKeysFree, stage.place));
-        if (cut(tile * KEYS)) select(s, tile * KEYS);
+        if (cut(at.first_key(tile))) select(s, at.first_key(tile));
+        if (F::short_start && tile == 0) drop_second_half(s);
         Rows most, base;
         maxima(s, most);
 #pragma unroll
@@ -517,11 +536,12 @@ __device__ __forceinline__ void run_compute(const Ring<F>& ring, const Params& p
 
 #endif
 
-template <class T, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, int PANELS, bool FOLDED, bool CAUSAL>
+template <class T, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, int PANELS, bool FOLDED, bool SHORT_START,
+          bool CAUSAL>
 __global__ void __launch_bounds__((GROUPS + 1) * 128, BLOCKS) attention(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using F = Form<T, HEAD, GROUPS, KEYS, STAGES, BLOCKS, PANELS, FOLDED, CAUSAL>;
+  using F = Form<T, HEAD, GROUPS, KEYS, STAGES, BLOCKS, PANELS, FOLDED, SHORT_START, CAUSAL>;
   // The same in all lanes, and known to be.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
   // A launch has fewer than 2^31 tokens.

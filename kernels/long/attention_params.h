@@ -38,6 +38,9 @@ struct Plan {
   int blocks;      // of a multiprocessor, that registers are to suffice for
   int panels = 0;  // of 64 channels of all heads together where the kernel ends with the output projection
   bool folded = false;  // q comes multiplied by scale log2(e)
+  // The first tile of keys has half of them, and the others follow: where the last one would have no more
+  // than half, and is not the first. Not where causal, nor with the output projection.
+  bool short_start = false;
 
   static constexpr int kBoxRows = 64;
   // As many channels as a head has, in rows as wide as a swizzle.
@@ -46,6 +49,7 @@ struct Plan {
   WARPWEAVE_BOTH int head_panels() const { return (head + box_channels() - 1) / box_channels(); }
   WARPWEAVE_BOTH int tile_bytes(int rows) const { return head_panels() * rows * row_bytes(); }
   WARPWEAVE_BOTH int copied_bytes(int rows) const { return head_panels() * rows * box_channels() * 2; }
+  WARPWEAVE_BOTH int first_keys() const { return short_start ? keys / 2 : keys; }
   WARPWEAVE_BOTH int threads() const { return (groups + 1) * 128; }
   WARPWEAVE_BOTH static i64 query_tiles(i64 length) { return (length + 63) / 64; }
 

@@ -20,14 +20,16 @@ namespace warpweave::kernels::long_attention {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class Element, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, int PANELS, bool FOLDED, bool CAUSAL>
+template <class Element, int HEAD, int GROUPS, int KEYS, int STAGES, int BLOCKS, int PANELS, bool FOLDED, bool SHORT_START,
+          bool CAUSAL>
 struct Form {
   using T = Element;
-  static constexpr Plan plan{HEAD, GROUPS, KEYS, STAGES, BLOCKS, PANELS, FOLDED};
+  static constexpr Plan plan{HEAD, GROUPS, KEYS, STAGES, BLOCKS, PANELS, FOLDED, SHORT_START};
   static constexpr int head = HEAD, groups = GROUPS, keys = KEYS, stages = STAGES, panels = PANELS;
-  static constexpr bool folded = FOLDED, causal = CAUSAL, projects = PANELS > 0;
+  static constexpr bool folded = FOLDED, short_start = SHORT_START, causal = CAUSAL, projects = PANELS > 0;
   static constexpr int row = plan.row_bytes();
   static_assert(GROUPS <= STAGES);
+  static_assert(!SHORT_START || (!CAUSAL && PANELS == 0));
   static_assert(!projects || plan.stage_bytes() == Plan::kPanelBytes);  // weights pass through the same ring
   static_assert(!projects || PANELS * 64 / HEAD % 2 == 0);               // heads take the two places of queries in turn
 };
@@ -94,6 +96,11 @@ struct Ring {
   // Tiles of keys that the 64 queries from `first` on attend to.
   __device__ __forceinline__ int key_tiles(int first) const {
     return (min(length, F::causal ? first + 64 : length) + F::keys - 1) / F::keys;
+  }
+
+  // Where a tile of keys begins.
+  static __device__ __forceinline__ int first_key(int tile) {
+    return tile == 0 ? 0 : tile * F::keys - (F::keys - plan.first_keys());
   }
 
   __device__ __forceinline__ u32 tile_count() const { return (length + 63u) / 64; }  // of a stream
@@ -240,7 +247,7 @@ struct Ring {
             barrier_wait(barrier(FREE, at.place), at.parity ^ 1);
             if (source[3]) {
               barrier_expect(barrier(FULL, at.place), plan.copied_bytes(F::keys));
-              load<F::keys>(place(), barrier(FULL, at.place), source[0] + head * F::head, round * F::keys, source[1],
+              load<F::keys>(place(), barrier(FULL, at.place), source[0] + head * F::head, first_key(round), source[1],
                             source[2]);
             } else {
               barrier_arrive(barrier(FULL, at.place));

@@ -72,7 +72,7 @@ struct Case {
 
 std::string words(const LongAttentionPlan& p) {
   return "g" + std::to_string(p.groups) + "k" + std::to_string(p.keys) + "s" + std::to_string(p.stages) +
-         "b" + std::to_string(p.blocks) + (p.folded ? "f" : "") +
+         "b" + std::to_string(p.blocks) + (p.folded ? "f" : "") + (p.short_start ? "e" : "") +
          (p.panels ? "p" + std::to_string(p.panels) : "");
 }
 
@@ -81,8 +81,12 @@ std::vector<LongAttentionPlan> plans(const Case& c) {
   std::vector<LongAttentionPlan> list;
   const int panels = c.dim > 0 ? c.heads * c.head / 64 : 0;
   const auto add = [&](int groups, int stages, int blocks) {
-    const LongAttentionPlan plan{c.head, groups, 64, stages, blocks, panels, c.folded};
-    if (blocks * (plan.shared_bytes() + 1024) <= 228 * 1024) list.push_back(plan);
+    LongAttentionPlan plan{c.head, groups, 64, stages, blocks, panels, c.folded};
+    if (blocks * (plan.shared_bytes() + 1024) > 228 * 1024) return;
+    list.push_back(plan);
+    const std::int64_t length = c.length();
+    plan.short_start = panels == 0 && !c.causal && length > 64 && (length - 1) % 64 < 32;
+    if (plan.short_start) list.push_back(plan);
   };
   if (panels > 2) {
     add(2, 4, 2), add(3, 6, 1), add(4, 7, 1);

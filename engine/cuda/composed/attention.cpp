@@ -105,6 +105,8 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
   if (conditions.compute_capability != 90 || !half_operands(conditions.precision)) return {};
   const auto with = [&shape](LongAttentionPlan plan) {
     plan.head = static_cast<int>(shape.head_dim), plan.folded = shape.folded;
+    plan.short_start =
+        !shape.causal && shape.length > plan.keys && (shape.length - 1) % plan.keys < plan.keys / 2;
     return plan;
   };
   // Measured on an H200 from 40 to 1568; below, the other kernel has smaller tiles. {head, groups, keys,
@@ -123,7 +125,7 @@ KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Pre
                      std::to_string(plan.head);
   for (const int part : {plan.groups, plan.keys, plan.stages, plan.blocks, plan.panels})
     text += ", " + std::to_string(part);
-  for (const bool part : {plan.folded, causal}) text += part ? ", true" : ", false";
+  for (const bool part : {plan.folded, plan.short_start, causal}) text += part ? ", true" : ", false";
   return {"long/attention.cuh", text + ">"};
 }
 
