@@ -3,7 +3,8 @@
 // A group of lanes takes several tokens at a time and reads each once, 16 bytes a lane where DIM allows: enough bytes under
 // way to keep memory busy, and weights are loaded once for all of them. A token stays in registers as it was
 // read and is widened in every pass. The mean is subtracted twice, so that one of 1e4 times the spread costs no
-// digits. No shared memory. Limit: bytes, one read and one write of the grid.
+// digits. No shared memory. The last tokens come first: what wrote them left them in L2, and the first ones are there for
+// what reads the result. Limit: bytes, one read and one write of the grid.
 #pragma once
 
 #include "common/index.cuh"
@@ -89,8 +90,9 @@ struct Norm {
   __device__ __forceinline__ void run() const {
     // Lanes of a warp stay together for the sums, so some work on the last token as well; one of them writes it, since
     // y may be x.
-    const i64 last = p.tokens - 1, stride = static_cast<i64>(gridDim.x) * TOKENS;
-    for (i64 base = static_cast<i64>(blockIdx.x) * TOKENS; base < p.tokens; base += stride) {
+    const i64 last = p.tokens - 1;
+    for (i64 tile = last / TOKENS - blockIdx.x; tile >= 0; tile -= gridDim.x) {
+      const i64 base = tile * TOKENS;
       const auto place = [&](int t) { return base + t * ABREAST + threadIdx.x / LANES; };
       const auto token = [&](int t) { return min(place(t), last); };
       Chunk x[T][PER];

@@ -315,15 +315,19 @@ struct Projection {
 
   __device__ __forceinline__ void run(int first_tile, int stride) const {
     const int tiles = (p.tokens + 63) / 64;
+    // The norm begins with the last tokens, which are in L2 since what made them ended there; what follows begins with
+    // the first ones.
+    const auto placed = [tiles](int turn) { return grid_in ? max(tiles - 1 - turn, 0) : min(turn, tiles - 1); };
     Tokens next;
-    load(next, min(first_tile, tiles - 1));
+    load(next, placed(first_tile));
     wait_for_weights();
 #pragma unroll 1
-    for (int tile = first_tile; tile < tiles; tile += stride) {
+    for (int turn = first_tile; turn < tiles; turn += stride) {
+      const int tile = placed(turn);
       Tokens t = next;
       Moments m;
       centre(t, m);
-      load(next, min(tile + stride, tiles - 1));
+      load(next, placed(turn + stride));
       const Places at = places(tile);
       step<true>(t, m, at, tile, 0);
 #pragma unroll 1
