@@ -8,6 +8,7 @@
 
 #include "common/types.cuh"
 #include "long/attention_ring.cuh"
+#include "long/output_channels.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/matrix.cuh"
@@ -16,12 +17,6 @@
 namespace warpweave::kernels::long_attention {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// Whether a power of two is taken out of each output channel's weights (as in project.cuh).
-template <class T>
-constexpr bool kScaled = false;
-template <>
-constexpr bool kScaled<f16> = true;
 
 template <class F>
 struct OutputPart {
@@ -107,16 +102,7 @@ struct OutputPart {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 v[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float pair[2] = {y[4 * i + j][2 * half], y[4 * i + j][2 * half + 1]};
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            if constexpr (kScaled<T>) pair[e] *= out.scale[channel + 2 * j + e];
-            if (out.bias) pair[e] += out.bias[channel + 2 * j + e];
-          }
-          v[j] = Pair<T>::pack(pair[0] + Pair<T>::first(r[i][half][j]), pair[1] + Pair<T>::second(r[i][half][j]));
-        }
+        finish_output<T>(v, y + 4 * i, half, r[i][half], out, channel);
         if (to.present[half])
           store_global(static_cast<T*>(out.y) + to.row[half] + channel, v[0], v[1], v[2], v[3]);
       }

@@ -1,7 +1,7 @@
 // An axial attention layer in one kernel for compute capability 9.0, for sequences of which the keys and values of one
 // head fit into shared memory twice:
 //
-//   q | k | v = rope(norm(x) Wqkv^T + b);  o_h = softmax(q_h k_h^T) v_h;  y = residual + concat(o) Wout^T + bias
+//   q | k | v = norm(x) Wqkv^T + b;  o_h = softmax(q_h k_h^T) v_h;  y = residual + concat(o) Wout^T + bias
 //
 // A block stays and takes sequence after sequence, head after head: an item is a head of a sequence. Warpgroup g owns
 // tokens g TILES 64 and on. It projects their q, which stay in its registers, and k and v, which go to shared memory,
@@ -16,6 +16,7 @@
 // exponentials per head and sequence, 145 us.
 #pragma once
 
+#include "long/output_channels.cuh"
 #include "long/whole_layer_attention.cuh"
 #include "long/whole_layer_params.h"
 #include "ptx/copy.cuh"
@@ -27,22 +28,16 @@
 
 namespace warpweave::kernels::long_sequences {
 
-enum WholeLayerNorm { whole_no_norm = 0, whole_layer_norm = 1, whole_rms_norm = 2 };
+enum WholeLayerNorm { whole_layer_norm, whole_rms_norm };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Whether a power of two is taken out of each output channel's weights (as in project.cuh).
-template <class T>
-constexpr bool kScaledWeights = false;
-template <>
-constexpr bool kScaledWeights<f16> = true;
-
-template <class T, int DIM, int HEADS, int TILES, int NORM, bool BIASED, bool ROPE>
+template <class T, int DIM, int HEADS, int TILES, int NORM, bool BIASED>
 struct WholeLayer {
   static constexpr WholeLayerPlan plan{DIM, HEADS, TILES};
   static constexpr int kPieces = DIM / 32, kWords = 4 * kPieces;  // of a token in a lane
   static constexpr int kChunk = long_attention::Plan::kChunk;
-  static constexpr bool kStartsWithBias = BIASED && !kScaledWeights<T>;  // the products by Wqkv
+  static constexpr bool kStartsWithBias = BIASED && !long_attention::kScaled<T>;  // the products by Wqkv
   using Attention = HeadAttention<T>;
   using Query = typename Attention::Query;
   using Tokens = u32[2][kWords];      // tokens lane / 4 and lane / 4 + 8 of a warp's 16
@@ -142,7 +137,6 @@ struct WholeLayer {
   }
   // In place. The first head's turn measures, the others remember.
   __device__ __forceinline__ void normalise(Tokens& t, int tile, bool first_head) const {
-    if constexpr (NORM == whole_no_norm) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const u32 at = moments(token(tile, half));
@@ -194,7 +188,7 @@ struct WholeLayer {
   // Scales, and bias behind them. A lane's columns 8 n + 2 c and the next are neighbouring channels.
   template <int FIRST, int TILE_COUNT>
   __device__ __forceinline__ void finish(float (&d)[TILE_COUNT][4], u32 slot) const {
-    if constexpr (kScaledWeights<T>) {
+    if constexpr (long_attention::kScaled<T>) {
 #pragma unroll
       for (int n = 0; n < TILE_COUNT; ++n) {
         const u32 at = weights(slot) + (FIRST + 8 * n + 2 * c) * 4;
@@ -206,22 +200,6 @@ struct WholeLayer {
       }
     }
   }
-  // Four tiles of q or k: the lane's pairs of channels 8 n + 2 c of q, 8 c + 2 n of k.
-  template <bool KEYS>
-  __device__ __forceinline__ void rotate(float (*d)[4], int tile) const {
-#pragma unroll
-    for (int half = 0; ROPE && half < 2; ++half) {
-      const float2* turn = reinterpret_cast<const float2*>(p.rotation) + clamped(token(tile, half)) * (plan.kHead / 2);
-#pragma unroll
-      for (int n = 0; n < plan.kHead / 8; ++n) {
-        const float2 by = turn[KEYS ? 4 * c + n : 4 * n + c];
-        const float a = d[n][2 * half], b = d[n][2 * half + 1];
-        d[n][2 * half] = a * by.x - b * by.y;
-        d[n][2 * half + 1] = b * by.x + a * by.y;
-      }
-    }
-  }
-
   // q, k and v of the group's tokens. Keys and values first, then queries: fewer registers.
   __device__ __forceinline__ void project(Query (&q)[TILES], u32 item) const {
     const u32 slot = item % 2, parity = item / 2 % 2;
@@ -238,7 +216,6 @@ struct WholeLayer {
         float d[2 * plan.kHead / 8][4];
         multiply<plan.kHead, 2 * plan.kHead>(d, t, slot);
         finish<plan.kHead>(d, slot);
-        rotate<true>(d, tile);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const u32 to = keys(slot) + Attention::place(token(tile, half), c);
@@ -255,7 +232,6 @@ struct WholeLayer {
       multiply<0, plan.kHead>(d, t, slot);
       if (tile + 1 < TILES) load(t, tile + 1, item);
       finish<0>(d, slot);
-      rotate<false>(d, tile);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -334,16 +310,7 @@ struct WholeLayer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 v[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float pair[2] = {d[4 * i + j][2 * half], d[4 * i + j][2 * half + 1]};
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            if constexpr (kScaledWeights<T>) pair[e] *= p.output.scale[channel + 2 * j + e];
-            if (p.output.bias) pair[e] += p.output.bias[channel + 2 * j + e];
-          }
-          v[j] = Pair<T>::pack(pair[0] + Pair<T>::first(r[i][half][j]), pair[1] + Pair<T>::second(r[i][half][j]));
-        }
+        long_attention::finish_output<T>(v, d + 4 * i, half, r[i][half], p.output, channel);
         if (token(tile, half) < p.length)
           store_global(static_cast<T*>(p.output.y) + row[half] + channel, v[0], v[1], v[2], v[3]);
       }
@@ -420,11 +387,11 @@ struct WholeLayer {
 
 #endif
 
-template <class T, int DIM, int HEADS, int TILES, int NORM, bool BIASED, bool ROPE>
+template <class T, int DIM, int HEADS, int TILES, int NORM, bool BIASED>
 __global__ void __launch_bounds__(WholeLayerPlan::kThreads, 1) whole_layer(const WholeLayerParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Layer = WholeLayer<T, DIM, HEADS, TILES, NORM, BIASED, ROPE>;
+  using Layer = WholeLayer<T, DIM, HEADS, TILES, NORM, BIASED>;
   // The same in all lanes, and known to be.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
   const int lane = threadIdx.x % 32;

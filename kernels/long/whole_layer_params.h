@@ -9,7 +9,6 @@ namespace warpweave::kernels::long_sequences {
 struct WholeLayerParams {
   const void* x;                        // the grid's first cell
   const void* weights;                  // of q, k and v, WholeLayerPlan
-  const float* rotation;                // (cos, sin) [length][kHead / 2]; null unless compiled for RoPE
   char* parked;                         // WholeLayerPlan::parked_bytes() for each block
   long_attention::OutputParams output;  // residual: x or null
   Sequences cells;

@@ -150,7 +150,6 @@ class LongStep::Bound final : public BoundStep {
     const AxialAttention& layer = step_.layer_;
     kernels::long_sequences::WholeLayerParams p{};
     p.x = run.x, p.weights = step_.whole_weights_.data(), p.parked = reinterpret_cast<char*>(run.workspace);
-    p.rotation = reinterpret_cast<const float*>(rotation_.data());
     p.output = step_.attention_output_->params(layer.residual ? run.x : nullptr, run.y);
     p.cells = sequences(layer.axis == Axis::row, all_, all_.columns);
     p.sequences = static_cast<int>(all_.tokens() / length_), p.length = static_cast<int>(length_);

@@ -23,7 +23,7 @@ std::optional<WholeLayerPlan> whole_layer_plan(const graph::AxialAttention& laye
   if (conditions.compute_capability != 90 || itemsize(storage_type(conditions.precision)) != 2) return {};
   if (layer.dim != 128 || layer.heads != 4 || head_pitch != WholeLayerPlan::kHead) return {};
   if (layer.causal || !folds_scale(layer, conditions.precision)) return {};
-  // With RoPE or without a norm the compiler spills registers or serialises wgmma.
+  // With RoPE or without a norm the compiler had spilled registers or serialised wgmma.
   if (layer.rope || layer.norm.kind == graph::NormKind::none) return {};
   return WholeLayerPlan{128, 4, 2};
 }
@@ -43,15 +43,11 @@ bool whole_layer_fills(std::int64_t sequences, int multiprocessors) {
 KernelSpec whole_layer_kernel(const WholeLayerPlan& plan, const graph::AxialAttention& layer,
                               Precision precision) {
   const std::string scope = "warpweave::kernels::long_sequences::";
-  const graph::NormKind kind = layer.norm.kind;
-  const char* norm = kind == graph::NormKind::layer ? "whole_layer_norm"
-                     : kind == graph::NormKind::rms ? "whole_rms_norm"
-                                                    : "whole_no_norm";
+  const bool layer_norm = layer.norm.kind == graph::NormKind::layer;
   std::string text = scope + "whole_layer<" + device_type(precision);
   for (const int n : {plan.dim, plan.heads, plan.tiles}) text += ", " + std::to_string(n);
-  const bool biased = layer.qkv_bias || kind == graph::NormKind::layer;
-  return {"long/whole_layer.cuh",
-          text + ", " + scope + norm + ", " + boolean(biased) + ", " + boolean(layer.rope.has_value()) + ">"};
+  return {"long/whole_layer.cuh", text + ", " + scope + (layer_norm ? "whole_layer_norm" : "whole_rms_norm") +
+                                      ", " + boolean(layer.qkv_bias || layer_norm) + ">"};
 }
 
 std::vector<std::byte> pack_whole_layer(const WholeLayerPlan& plan, const FoldedWeights& folded,
