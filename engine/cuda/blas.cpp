@@ -151,20 +151,20 @@ class Part {
     algorithm_ = choice->second;
   }
 
-  void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
-               std::int64_t stride) const {
+  void enqueue(cudaStream_t stream, const ProductRun& run) const {
     constexpr std::int64_t kMostRuns = 32768;
     const float one = 1.0f;
     const std::int64_t in_bytes = operand_ == CUDA_R_32F ? 4 : 2, out_bytes = result_ == CUDA_R_32F ? 4 : 2;
-    for (std::int64_t first = 0; first < runs; first += kMostRuns) {
-      const std::int64_t count = std::min(kMostRuns, runs - first);
+    const std::int64_t a_run = run.a_pitch.run * spec_.k, y_run = run.y_pitch.run * spec_.n;  // elements
+    for (std::int64_t first = 0; first < run.runs; first += kMostRuns) {
+      const std::int64_t count = std::min(kMostRuns, run.runs - first);
       auto weight = layout(call_, operand_, spec_.n, k_, spec_.k, count, 0);
-      auto input = layout(call_, operand_, tokens, k_, spec_.k, count, tokens * spec_.k);
-      auto output = layout(call_, result_, tokens, spec_.n, spec_.n, count, stride * spec_.n);
-      auto* d = static_cast<std::byte*>(y) + first * stride * spec_.n * out_bytes;
+      auto input = layout(call_, operand_, run.tokens, k_, run.a_pitch.token * spec_.k, count, a_run);
+      auto output = layout(call_, result_, run.tokens, spec_.n, run.y_pitch.token * spec_.n, count, y_run);
+      auto* d = static_cast<std::byte*>(run.y) + first * y_run * out_bytes;
       require(call_.matmul(handle_, &descriptor_, &one,
                            static_cast<const std::byte*>(spec_.weight) + offset_ * in_bytes, &weight,
-                           static_cast<const std::byte*>(a) + (first * tokens * spec_.k + offset_) * in_bytes,
+                           static_cast<const std::byte*>(run.a) + (first * a_run + offset_) * in_bytes,
                            &input, &add_, d, &output, d, &output, &algorithm_, nullptr, 0, stream),
               "multiplying");
     }
@@ -275,9 +275,8 @@ class LtProduct final : public Product {
                           offset + k == spec.k);
     }
   }
-  void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
-               std::int64_t stride) const override {
-    for (const Part& part : parts_) part.enqueue(stream, a, y, tokens, runs, stride);
+  void enqueue(cudaStream_t stream, const ProductRun& run) const override {
+    for (const Part& part : parts_) part.enqueue(stream, run);
   }
 
  private:

@@ -26,13 +26,23 @@ struct ProductSpec {
   std::int64_t sample_tokens = 4096;  // what the algorithm is chosen for
 };
 
+// Where tokens lie: from token to token, and from run to run, in tokens.
+struct TokenPitch {
+  std::int64_t token = 1, run = 0;
+};
+
+// `runs` times `tokens` tokens of a and y. All pointers are aligned to 16 bytes.
+struct ProductRun {
+  const void* a = nullptr;
+  void* y = nullptr;
+  std::int64_t tokens = 0, runs = 1;
+  TokenPitch a_pitch{}, y_pitch{};
+};
+
 class Product {
  public:
   virtual ~Product() = default;
-  // `runs` times `tokens` tokens: a is dense, those of y lie `stride` tokens apart from run to run. All
-  // pointers are aligned to 16 bytes.
-  virtual void enqueue(cudaStream_t stream, const void* a, void* y, std::int64_t tokens, std::int64_t runs,
-                       std::int64_t stride) const = 0;
+  virtual void enqueue(cudaStream_t stream, const ProductRun& run) const = 0;
 };
 
 class Blas {

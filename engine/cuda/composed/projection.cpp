@@ -79,7 +79,7 @@ class BlasProjection final : public Projection {
     void enqueue(cudaStream_t stream, const ProjectionRun& run) const override {
       const auto& [first, columns, pitch] = run.cells;
       if (!owner_.direct_) {
-        product_->enqueue(stream, run.a, run.scratch, run.tokens, 1, run.tokens);
+        product_->enqueue(stream, {.a = run.a, .y = run.scratch, .tokens = run.tokens});
         owner_.finish_.launch(
             stream, {.blocks = loop_blocks(run.tokens * owner_.shape_.n, 256), .threads = 256},
             kernels::FinishParams{reinterpret_cast<const float*>(run.scratch),
@@ -90,9 +90,7 @@ class BlasProjection final : public Projection {
       const std::int64_t offset =
           first * owner_.shape_.n * static_cast<std::int64_t>(itemsize(storage_type(owner_.precision_)));
       auto* y = static_cast<std::byte*>(run.y) + offset;
-      const bool one_piece = columns == pitch || columns >= run.tokens;
-      product_->enqueue(stream, run.a, y, one_piece ? run.tokens : columns,
-                        one_piece ? 1 : run.tokens / columns, pitch);
+      product_->enqueue(stream, in_runs(run.a, y, run.tokens, columns, pitch));
       if (own_activation(owner_.shape_)) {
         const std::int64_t count = run.tokens * owner_.shape_.n;
         owner_.activate_.launch(stream, {.blocks = loop_blocks(count, 256), .threads = 256},
@@ -101,6 +99,19 @@ class BlasProjection final : public Projection {
     }
 
    private:
+    // A band of a grid's rows is one run of tokens; a band of columns is a run for each row or, where those
+    // are longer, for each column.
+    static ProductRun in_runs(const void* a, void* y, std::int64_t tokens, std::int64_t columns,
+                              std::int64_t pitch) {
+      const std::int64_t rows = tokens / columns;
+      if (columns == pitch || rows <= 1) return {.a = a, .y = y, .tokens = tokens};
+      if (columns >= rows)
+        return {
+            .a = a, .y = y, .tokens = columns, .runs = rows, .a_pitch = {1, columns}, .y_pitch = {1, pitch}};
+      return {
+          .a = a, .y = y, .tokens = rows, .runs = columns, .a_pitch = {columns, 1}, .y_pitch = {pitch, 1}};
+    }
+
     const BlasProjection& owner_;
     std::unique_ptr<const Product> product_;
   };
