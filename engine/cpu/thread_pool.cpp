@@ -1,10 +1,14 @@
 #include "cpu/thread_pool.h"
 
 #include <sched.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <system_error>
 
@@ -12,7 +16,8 @@
 
 namespace warpweave::cpu {
 
-// One loop. It lives on its caller's stack; `active`, `next_job` and `error` are guarded by the pool's mutex.
+// One loop. It lives on its caller's stack; `next_job` and `error` are guarded by the pool's mutex. So are
+// changes of `active`; its caller may watch it without.
 struct ThreadPool::Job {
   Job(std::int64_t count_, std::int64_t grain_, const void* body_, Call call_)
       : count(count_), grain(grain_), body(body_), call(call_) {}
@@ -21,7 +26,7 @@ struct ThreadPool::Job {
   const void* const body;
   const Call call;
   std::atomic<std::int64_t> next{0};
-  int active = 0;  // workers inside it
+  std::atomic<int> active{0};  // workers inside it
   Job* next_job = nullptr;
   std::condition_variable idle;
   std::exception_ptr error;
@@ -31,6 +36,23 @@ struct ThreadPool::Job {
 };
 
 namespace {
+
+// To sleep and to be woken takes some ten microseconds, and most waits are shorter: the threads of a loop end
+// nearly together, and a layer's loop follows the one before at once. So a thread looks for this long before
+// it sleeps, and no longer: it may be in the way of one that works.
+constexpr std::chrono::microseconds kWatch{30};
+
+void pause() noexcept {
+#if defined(__SSE2__)
+  _mm_pause();
+#endif
+}
+
+template <class Condition>
+void watch(const Condition& holds) {
+  const auto end = std::chrono::steady_clock::now() + kWatch;
+  while (!holds() && std::chrono::steady_clock::now() < end) pause();
+}
 
 int usable_cores() {
   cpu_set_t set;
@@ -60,6 +82,7 @@ void ThreadPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
+    ++posted_;
   }
   wake_.notify_all();
   for (std::thread& thread : workers_) thread.join();
@@ -84,15 +107,23 @@ void ThreadPool::work_guarded(Job& job, int slot) {
   }
 }
 
+ThreadPool::Job* ThreadPool::open_job() const {
+  for (Job* job = jobs_; job; job = job->next_job)
+    if (!job->exhausted() && !job->failed) return job;
+  return nullptr;
+}
+
 void ThreadPool::worker(int slot) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    Job* job = nullptr;
-    wake_.wait(lock, [&] {
-      for (job = jobs_; job && (job->exhausted() || job->failed); job = job->next_job) {
-      }
-      return stop_ || job;
-    });
+    Job* job = open_job();
+    if (!job && !stop_) {
+      const std::uint64_t seen = posted_;
+      lock.unlock();
+      watch([&] { return posted_.load(std::memory_order_relaxed) != seen; });
+      lock.lock();
+      wake_.wait(lock, [&] { return stop_ || (job = open_job()); });
+    }
     if (stop_) return;
     ++job->active;
     lock.unlock();
@@ -115,9 +146,11 @@ void ThreadPool::run(std::int64_t count, std::int64_t grain, const void* body, C
     const std::lock_guard lock(mutex_);
     job.next_job = jobs_;
     jobs_ = &job;
+    ++posted_;
   }
   wake_.notify_all();
   work_guarded(job, 0);
+  watch([&] { return job.active.load(std::memory_order_relaxed) == 0; });
   std::unique_lock lock(mutex_);
   Job** link = &jobs_;
   while (*link != &job) link = &(*link)->next_job;

@@ -43,6 +43,7 @@ class ThreadPool {
   void run(std::int64_t count, std::int64_t grain, const void* body, Call call);
   static void work(Job& job, int slot);
   void work_guarded(Job& job, int slot);
+  Job* open_job() const;  // one with chunks left, or null
   void worker(int slot);
   void stop();
 
@@ -51,6 +52,8 @@ class ThreadPool {
   std::condition_variable wake_;
   Job* jobs_ = nullptr;  // those with chunks left, newest first
   bool stop_ = false;
+  // Counts loops, and the end. It changes under the mutex; idle workers watch it, on a cache line of its own.
+  alignas(64) std::atomic<std::uint64_t> posted_{0};
   std::vector<std::thread> workers_;
 };
 

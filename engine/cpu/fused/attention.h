@@ -105,12 +105,20 @@ WARPWEAVE_INLINE void exponentials(float* s, std::int64_t keys, const V* m, V* s
   for (int j = 0; j < N; ++j) sums[j] = total[j];
 }
 
+// O [channel][query] -> [query][channel] through f, which saves a pass of its own for what f does.
+template <int N, class F>
+WARPWEAVE_INLINE void turn_output(const Attention& g, const float* o, const F& f) {
+  transpose_block(o, N * kLanes, g.head_dim, g.queries, g.out, g.out_stride, g.head_dim, f);
+}
+
 template <int N>
 static void attend_panel(const Attention& g) {
   float* q = g.scratch;                    // [head_dim][N * kLanes]
   float* o = q + g.head_dim * N * kLanes;  // [head_dim][N * kLanes]
   float* s = o + g.head_dim * N * kLanes;  // [kKeyBlock][N * kLanes]
-  transpose_block(g.q, g.q_stride, g.queries, g.head_dim, q, N * kLanes, N * kLanes, g.factor);
+  const V factor = broadcast(g.factor);
+  transpose_block(g.q, g.q_stride, g.queries, g.head_dim, q, N * kLanes, N * kLanes,
+                  [&](V x, std::int64_t) { return mul(x, factor); });
 
   V m[N], l[N];
   for (int j = 0; j < N; ++j) m[j] = broadcast(kMinusInfinity), l[j] = zero();
@@ -157,15 +165,20 @@ static void attend_panel(const Attention& g) {
   V inverse[N];
   for (int j = 0; j < N; ++j)
     inverse[j] = where_less(l[j], broadcast(1e-37f), zero(), div(broadcast(1.0f), l[j]));
-  for (std::int64_t c = 0; c < g.head_dim; ++c)
-    for (int j = 0; j < N; ++j) {
-      float* at = o + (c * N + j) * kLanes;
-      V y = done == 0 ? zero() : mul(load(at), inverse[j]);
-      if (g.rounding == Rounding::bf16) y = round_bf16(y);
-      if (g.rounding == Rounding::fp16) y = round_fp16(y);
-      store(at, y);
-    }
-  transpose_block(o, N * kLanes, g.head_dim, g.queries, g.out, g.out_stride, g.head_dim, 1.0f);
+  const auto normalised = [&](V y, std::int64_t query) __attribute__((always_inline)) {
+    return done == 0 ? zero() : mul(y, inverse[query / kLanes]);
+  };
+  switch (g.rounding) {
+    case Rounding::none:
+      turn_output<N>(g, o, normalised);
+      break;
+    case Rounding::bf16:
+      turn_output<N>(g, o, [&](V y, std::int64_t query) { return round_bf16(normalised(y, query)); });
+      break;
+    case Rounding::fp16:
+      turn_output<N>(g, o, [&](V y, std::int64_t query) { return round_fp16(normalised(y, query)); });
+      break;
+  }
 }
 
 // One key takes all of the probability.

@@ -107,6 +107,10 @@ class AttentionStep final : public Step {
       q[g].then(last ? out_ : q[g + 1]);
     }
     out_.then(q[0]);
+    if (!stays_cached(4 * layer.dim * layer.inner() * std::int64_t{sizeof(float)})) return;
+    for (auto& projection : projections_)
+      for (Matrix& matrix : projection) matrix.stay_cached();
+    out_.stay_cached();
   }
 
   bool in_place() const noexcept override { return true; }

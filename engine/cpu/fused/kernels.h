@@ -16,6 +16,7 @@ struct PackedMatrix {
   const float* bias = nullptr;  // [outputs] and zeros up to whole panels; zeros where the layer has none
   std::int64_t outputs = 0, inputs = 0;
   const float* next = nullptr;  // of the matrix that is used after this one, to fetch them in time; or null
+  bool cached = false;  // it and the next stay in the second-level cache: nothing need be fetched in time
 };
 
 // c[rows[i] + n] = sum over k of a[i * a_stride + k] * W[n][k] + bias[n] (+ residual[rows[i] + n]), i in [0,

@@ -1,5 +1,7 @@
 #include "cpu/fused/packing.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -42,6 +44,14 @@ Rounding rounding_of(Precision precision) noexcept {
   }
 }
 
+bool stays_cached([[maybe_unused]] std::int64_t bytes) noexcept {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  return bytes <= ::sysconf(_SC_LEVEL2_CACHE_SIZE) / 4;  // 0 or -1 where it is not known
+#else
+  return false;
+#endif
+}
+
 Matrix::Matrix(const Kernels& kernels, std::span<const std::int64_t> order, const float* weight,
                std::int64_t inputs, const float* bias, Rounding rounding)
     : outputs_(static_cast<std::int64_t>(order.size())), inputs_(inputs) {
@@ -72,8 +82,12 @@ Matrix::Matrix(const Kernels& kernels, std::int64_t outputs, const float* weight
     : Matrix(kernels, in_order(outputs), weight, inputs, bias, rounding) {}
 
 PackedMatrix Matrix::view() const noexcept {
-  return {static_cast<const float*>(values_.data()), static_cast<const float*>(bias_.data()), outputs_,
-          inputs_, next_};
+  return {static_cast<const float*>(values_.data()),
+          static_cast<const float*>(bias_.data()),
+          outputs_,
+          inputs_,
+          next_,
+          cached_};
 }
 
 NormWeights::NormWeights(const graph::Norm& norm, std::int64_t channels, const weights::LayerWeights& weights)

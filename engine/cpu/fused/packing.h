@@ -14,6 +14,10 @@ namespace warpweave::cpu::fused {
 
 Rounding rounding_of(Precision precision) noexcept;
 
+// Whether weights of so many bytes, used by one task after another, stay in a core's second-level cache
+// beside what a task makes and reads.
+bool stays_cached(std::int64_t bytes) noexcept;
+
 // Owns what a PackedMatrix points to.
 class Matrix {
  public:
@@ -29,12 +33,16 @@ class Matrix {
   // their memory, so it may be called at any time.
   void then(const Matrix& next) noexcept { next_ = static_cast<const float*>(next.values_.data()); }
 
+  // Says that this matrix and the next are in the second-level cache whenever they are used.
+  void stay_cached() noexcept { cached_ = true; }
+
   PackedMatrix view() const noexcept;
 
  private:
   std::int64_t outputs_, inputs_;
   Tensor values_, bias_;
   const float* next_ = nullptr;
+  bool cached_ = false;
 };
 
 // A norm's parameters; `rows` and the pointers of the result are for the caller to fill in.
