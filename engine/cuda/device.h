@@ -38,6 +38,9 @@ class GpuDevice {
 
   int index() const noexcept { return index_; }
   int multiprocessors() const noexcept { return multiprocessors_; }
+  // The share of so many bytes that one kernel writes and the next one reads that is worth keeping in L2
+  // between them, above 0 (kernels/ptx/l2.cuh).
+  float kept_share(std::int64_t bytes) const noexcept;
   // Whether kernels may use any memory of the host, as on Grace Hopper.
   bool reaches_host_memory() const noexcept { return reaches_host_memory_; }
   plan::Conditions conditions(Precision precision) const noexcept;
@@ -60,7 +63,7 @@ class GpuDevice {
 
   int index_;
   int compute_capability_ = 0, multiprocessors_ = 0;
-  std::int64_t shared_memory_per_block_ = 0;
+  std::int64_t shared_memory_per_block_ = 0, l2_bytes_ = 0;
   bool reaches_host_memory_ = false;
   std::unique_ptr<KernelStore> kernels_;
   mutable std::mutex blas_mutex_;

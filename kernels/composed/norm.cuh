@@ -10,6 +10,7 @@
 #include "common/index.cuh"
 #include "layout/norm_plan.h"
 #include "ptx/grid.cuh"
+#include "ptx/l2.cuh"
 #include "reference/norm.cuh"
 
 namespace warpweave::kernels::composed {
@@ -23,11 +24,18 @@ struct alignas(N * sizeof(T) >= 16 ? 16 : sizeof(T)) Vector {
 template <class Out, int PITCH>
 struct Row {
   template <int V>
-  static __device__ __forceinline__ void store(void* y, i64 token, int d, const float (&values)[V]) {
+  static __device__ __forceinline__ void store(void* y, i64 token, int d, const float (&values)[V], u64 policy) {
     Vector<Out, V> result;
 #pragma unroll
     for (int c = 0; c < V; ++c) result.v[c] = from_float<Out>(values[c]);
-    *reinterpret_cast<Vector<Out, V>*>(static_cast<Out*>(y) + token * PITCH + d) = result;
+    Out* const to = static_cast<Out*>(y) + token * PITCH + d;
+    if constexpr (sizeof result == 16) {
+      u32 w[4];
+      memcpy(w, &result, 16);
+      store_global(to, w[0], w[1], w[2], w[3], policy);
+    } else {
+      *reinterpret_cast<Vector<Out, V>*>(to) = result;
+    }
   }
 };
 
@@ -91,6 +99,7 @@ struct Norm {
     // Lanes of a warp stay together for the sums, so some work on the last token as well; one of them writes it, since
     // y may be x.
     const i64 last = p.tokens - 1;
+    const u64 policy = keep_in_l2(p.keep);
     for (i64 tile = last / TOKENS - blockIdx.x; tile >= 0; tile -= gridDim.x) {
       const i64 base = tile * TOKENS;
       const auto place = [&](int t) { return base + t * ABREAST + threadIdx.x / LANES; };
@@ -133,7 +142,7 @@ struct Norm {
           for (int c = 0; c < V; ++c) {
             result[c] = present(i) ? centred(to_float(x[t][i].v[c]), t) * gain[t] * weight[c] + bias[c] : 0.0f;
           }
-          if (place(t) <= last) Row<Out, PITCH>::store(p.y, place(t), d, result);
+          if (place(t) <= last) Row<Out, PITCH>::store(p.y, place(t), d, result, policy);
         }
       }
       if (p.copy) copy(x, place, last);
@@ -155,7 +164,7 @@ struct Norm {
 };
 
 template <class In, class Out, NormKind KIND, int DIM, int PITCH>
-__global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 : 6) norm(const NormParams p) {
+__global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 : DIM > 768 ? 5 : 6) norm(const NormParams p) {
   using Tokens = Norm<In, Out, KIND, DIM, PITCH>;
   wait_for_previous_grid();
   let_next_grid_start();

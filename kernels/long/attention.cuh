@@ -416,13 +416,14 @@ struct Block {
                       first * step;
     const u32 token_bytes = static_cast<u32>(p.attention.heads) * HEAD * 2;
     char* const out = static_cast<char*>(p.attention.o) + head * HEAD * 2;
+    const u64 policy = keep_in_l2(p.keep);
 #pragma unroll
     for (int i = 0; i < PIECES / 2; ++i) {
       const int row = (i * 32 + lane) / PIECES, column = (i * 32 + lane) % PIECES;
       if (first + row < static_cast<u32>(at.length)) {
         u32 v[4];
         load_shared(v, piece(queries(), row, column));
-        store_global(out + static_cast<u64>(token + row * step) * token_bytes + column * 16, v[0], v[1], v[2], v[3]);
+        store_global(out + static_cast<u64>(token + row * step) * token_bytes + column * 16, v[0], v[1], v[2], v[3], policy);
       }
     }
     fence_async_proxy();  // the copy engine writes there next

@@ -27,7 +27,9 @@ struct Params {
                   // Plan::row_bytes() in shared memory
   AttentionParams attention;  // without a mask; with an output projection mask_cells is where y's cells are
   OutputParams output;
-  i64 tiles;  // of 64 queries of a sequence and, where there is no output projection, a head; below 2^31
+  float keep;  // the share of o that is to stay in L2
+  int once;    // whether q, k and v are read by one item each and may leave L2
+  i64 tiles;   // of 64 queries of a sequence and, where there is no output projection, a head; below 2^31
 };
 
 struct Plan {

@@ -13,6 +13,7 @@
 #include "common/types.cuh"
 #include "long/attention_params.h"
 #include "ptx/copy.cuh"
+#include "ptx/l2.cuh"
 #include "ptx/matrix.cuh"
 #include "ptx/tma.cuh"
 
@@ -215,12 +216,13 @@ struct Ring {
   // ROWS of q, k or v, as panels.
   template <int ROWS>
   __device__ __forceinline__ void load(u32 to, u32 full, u32 channel, int first, u32 inner, u32 outer) const {
+    const u64 policy = leave_l2(p.once);
 #pragma unroll
     for (int panel = 0; panel < plan.head_panels(); ++panel) {
 #pragma unroll
       for (int row = 0; row < ROWS; row += Plan::kBoxRows) {
         copy_tensor(to + (panel * ROWS + row) * F::row, &p.qkv, full, channel + panel * plan.box_channels(), first + row,
-                    inner, outer);
+                    inner, outer, policy);
       }
     }
   }

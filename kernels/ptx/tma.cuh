@@ -21,6 +21,16 @@ __device__ __forceinline__ void copy_tensor(u32 shared, const void* map, u32 bar
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
+
+// The same with a policy of ptx/l2.cuh.
+__device__ __forceinline__ void copy_tensor(u32 shared, const void* map, u32 barrier, int c0, int c1, int c2, int c3,
+                                            u64 policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
+      : "memory");
+}
 #endif
 
 }  // namespace warpweave

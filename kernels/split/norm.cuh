@@ -17,7 +17,7 @@ namespace warpweave::kernels::composed {
 template <int PARTS, int SHIFT, int PITCH>
 struct Row<split::Operand<PARTS, SHIFT>, PITCH> {
   template <int V>
-  static __device__ __forceinline__ void store(void* y, i64 token, int d, const float (&values)[V]) {
+  static __device__ __forceinline__ void store(void* y, i64 token, int d, const float (&values)[V], u64) {
     static_assert(V == 4);
     constexpr float SCALE = static_cast<float>(1 << SHIFT);
     const split::Parts<PARTS> a(values[0] * SCALE, values[1] * SCALE), b(values[2] * SCALE, values[3] * SCALE);

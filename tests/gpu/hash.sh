@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 files() {
   if git rev-parse --git-dir >/dev/null 2>&1; then
-    git ls-files -z kernels engine/cuda
+    git ls-files -z --cached --others --exclude-standard kernels engine/cuda
   else
     find kernels engine/cuda -type f -print0
   fi

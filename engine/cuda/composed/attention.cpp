@@ -131,7 +131,8 @@ KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Pre
 
 LongAttention::LongAttention(const LongAttentionPlan& plan, bool causal, Precision precision,
                              const GpuDevice& device)
-    : plan_(plan),
+    : device_(device),
+      plan_(plan),
       causal_(causal),
       most_blocks_(std::int64_t{device.multiprocessors()} * plan.blocks),
       kernel_(device.kernels().get(long_attention_kernel(plan, causal, precision))) {
@@ -162,6 +163,8 @@ void LongAttention::enqueue(cudaStream_t stream, const kernels::AttentionParams&
        .stride = {stride(a.length, t.step), stride(inner, t.inner_stride), stride(outer, t.outer_stride)},
        .box = {static_cast<std::uint32_t>(plan_.box_channels()), LongAttentionPlan::kBoxRows, 1, 1},
        .swizzle = plan_.row_bytes()});
+  p.keep = device_.kept_share(a.sequences * a.length * token / 3);
+  p.once = a.length <= 64;  // else several items, perhaps of several blocks
   p.tiles = a.sequences * LongAttentionPlan::query_tiles(a.length) * (plan_.panels ? 1 : a.heads);
   const std::int64_t items = (p.tiles + plan_.groups - 1) / plan_.groups;
   // Blocks stay and take items in turn, but where items differ in their number of keys the hardware deals

@@ -49,6 +49,7 @@ class LongAttention final : public AttentionOperation {
                const kernels::long_attention::OutputParams& output) const;
 
  private:
+  const GpuDevice& device_;
   LongAttentionPlan plan_;
   bool causal_;
   std::int64_t most_blocks_;  // as many as run at a time

@@ -34,15 +34,21 @@ KernelSpec norm_kernel(const NormShape& shape, Precision precision) {
 class Norm final : public NormOperation {
  public:
   Norm(const NormShape& shape, Precision precision, const GpuDevice& device, Kernel kernel)
-      : tokens_(norm_plan(shape, precision).tokens()),
+      : device_(device),
+        token_bytes_(shape.pitch * static_cast<std::int64_t>(itemsize(storage_type(precision)))),
+        tokens_(norm_plan(shape, precision).tokens()),
         most_blocks_(device.multiprocessors() * kernel.resident_blocks(128, 0)),
         kernel_(kernel) {}
-  void enqueue(cudaStream_t stream, const kernels::NormParams& p) const override {
+  void enqueue(cudaStream_t stream, const kernels::NormParams& params) const override {
+    kernels::NormParams p = params;
+    p.keep = device_.kept_share(p.tokens * token_bytes_);
     const std::int64_t blocks = std::min<std::int64_t>((p.tokens + tokens_ - 1) / tokens_, most_blocks_);
     kernel_.launch(stream, {.blocks = blocks, .threads = 128, .overlap_previous = true}, p);
   }
 
  private:
+  const GpuDevice& device_;
+  std::int64_t token_bytes_;  // of the result
   std::int64_t tokens_;       // of a block at a time
   std::int64_t most_blocks_;  // as many as run at a time; each goes on to further tokens
   Kernel kernel_;
