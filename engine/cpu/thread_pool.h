@@ -52,9 +52,9 @@ class ThreadPool {
   std::condition_variable wake_;
   Job* jobs_ = nullptr;  // those with chunks left, newest first
   bool stop_ = false;
+  std::vector<std::thread> workers_;
   // Counts loops, and the end. It changes under the mutex; idle workers watch it, on a cache line of its own.
   alignas(64) std::atomic<std::uint64_t> posted_{0};
-  std::vector<std::thread> workers_;
 };
 
 }  // namespace warpweave::cpu

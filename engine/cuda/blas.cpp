@@ -96,13 +96,6 @@ struct Choices {
 constexpr std::int64_t kLongestFloatSum = 512;
 constexpr std::int64_t kFloatPart = 384;
 
-// From this many elements on, 16-bit products are up to a fifth faster by another algorithm than the one that
-// the library names first (docs/gpu.md).
-constexpr std::int64_t kLongSum = 256;
-
-// Samples with fewer tokens come in batches.
-constexpr std::int64_t kFewestTokens = 4096;
-
 // What the library is asked for its suggestions with.
 std::int64_t typical_tokens(std::int64_t of_sample) {
   return std::clamp<std::int64_t>(

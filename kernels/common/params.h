@@ -40,7 +40,7 @@ struct NormParams {
   Cells cells;
   i64 tokens, dim, pitch;
   float eps;
-  float keep = 0;  // the share of y that is to stay in L2
+  float keep = 0;  // the share of y that is to stay in L2; above 0 for composed::norm
 };
 
 // y[cell(t), n] = act(sum_k a[t, k] w[n, k] + bias[n]) + residual[cell(t), n]

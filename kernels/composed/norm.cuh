@@ -163,6 +163,7 @@ struct Norm {
   }
 };
 
+// As many blocks of a multiprocessor as registers suffice for without spills.
 template <class In, class Out, NormKind KIND, int DIM, int PITCH>
 __global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 : DIM > 768 ? 5 : 6) norm(const NormParams p) {
   using Tokens = Norm<In, Out, KIND, DIM, PITCH>;

@@ -291,12 +291,13 @@ void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::s
     const Found* taken = nullptr;
     std::int64_t least = 0;
     for (const Found& f : list) {
-      if (f.rank[1] < 0 || f.rank[1] >= kAskedByEngine ||
+      if (p.k < warpweave::cuda::kLongSum || f.rank[1] < 0 || f.rank[1] >= kAskedByEngine ||
+          Product::number(f.algorithm, CUBLASLT_ALGO_CONFIG_ID) != 66 ||
           (Product::number(f.algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) & 4) != 0)
         continue;
       const std::int64_t elements = warpweave::cuda::elements_in_rounds(
           Product::number(f.algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID), p.n,
-          std::max<std::int64_t>(p.sample_tokens, 4096), multiprocessors());
+          std::max(p.sample_tokens, warpweave::cuda::kFewestTokens), multiprocessors());
       if (!taken || warpweave::cuda::worth_it(elements, least)) taken = &f, least = elements;
     }
     const double in_turns = taken ? taken->microseconds : first_time;

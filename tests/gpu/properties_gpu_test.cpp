@@ -65,7 +65,7 @@ TEST(GpuInvariance, OfBatchAndSlices) {
 }
 
 // The same for models of the size that matrix-product libraries have several algorithms for; in bands of
-// columns that are narrower than the grid is high.
+// columns, of which at least the last is narrower than the grid is high.
 TEST(GpuInvariance, OfBatchAndSlicesAtLargerSizes) {
   struct Case {
     std::int64_t dim, heads, batch;

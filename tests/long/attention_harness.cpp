@@ -84,8 +84,7 @@ std::vector<LongAttentionPlan> plans(const Case& c) {
     LongAttentionPlan plan{c.head, groups, 64, stages, blocks, panels, c.folded};
     if (blocks * (plan.shared_bytes() + 1024) > 228 * 1024) return;
     list.push_back(plan);
-    const std::int64_t length = c.length();
-    plan.short_start = panels == 0 && !c.causal && length > 64 && (length - 1) % 64 < 32;
+    plan.short_start = panels == 0 && starts_short(c.length(), c.causal, plan.keys);
     if (plan.short_start) list.push_back(plan);
   };
   if (panels > 2) {
@@ -113,6 +112,8 @@ std::vector<Case> checked() {
   list.push_back({"msa768", 12, 64, 1, 3, 512, true});
   list.push_back({"msa768 columns", 12, 64, 2, 128, 3, false});
   list.push_back({"video", 12, 64, 1, 2, 1568, true});
+  for (const int head : {48, 64})
+    for (const int length : {65, 80, 96}) list.push_back({"short start", 2, head, 1, 3, length, true});
   list.push_back({"narrow", 3, 16, 2, 3, 150, true});
   for (const int head : {80, 96, 112, 128}) list.push_back({"wide", 2, head, 2, 150, 2, false});
   const std::size_t plain = list.size();

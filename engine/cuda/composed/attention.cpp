@@ -105,8 +105,7 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
   if (conditions.compute_capability != 90 || !half_operands(conditions.precision)) return {};
   const auto with = [&shape](LongAttentionPlan plan) {
     plan.head = static_cast<int>(shape.head_dim), plan.folded = shape.folded;
-    plan.short_start =
-        !shape.causal && shape.length > plan.keys && (shape.length - 1) % plan.keys < plan.keys / 2;
+    plan.short_start = starts_short(shape.length, shape.causal, plan.keys);
     return plan;
   };
   // Measured on an H200 from 40 to 1568; below, the other kernel has smaller tiles. {head, groups, keys,

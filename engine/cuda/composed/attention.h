@@ -39,6 +39,11 @@ std::optional<LongAttentionPlan> long_attention_plan(const AttentionShape& shape
 LongAttentionPlan narrow_heads_plan(std::int64_t length);
 KernelSpec long_attention_kernel(const LongAttentionPlan& plan, bool causal, Precision precision);
 
+// LongAttentionPlan::short_start for a sequence of `length` and tiles of `keys`.
+constexpr bool starts_short(std::int64_t length, bool causal, int keys) {
+  return !causal && length > keys && (length - 1) % keys < keys / 2;
+}
+
 class LongAttention final : public AttentionOperation {
  public:
   LongAttention(const LongAttentionPlan& plan, bool causal, Precision precision, const GpuDevice& device);

@@ -99,8 +99,8 @@ class BlasProjection final : public Projection {
     }
 
    private:
-    // A band of a grid's rows is one run of tokens; a band of columns is a run for each row or, where those
-    // are longer, for each column.
+    // A band of a grid's rows is one run of tokens; a band of columns is a run for each row or, where it is
+    // higher than wide, for each column.
     static ProductRun in_runs(const void* a, void* y, std::int64_t tokens, std::int64_t columns,
                               std::int64_t pitch) {
       const std::int64_t rows = tokens / columns;
