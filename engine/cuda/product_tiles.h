@@ -8,9 +8,10 @@
 
 namespace warpweave::cuda {
 
-// From this many elements of a sum on, algorithms are looked at in this way (docs/gpu.md).
+// 16-bit products with sums of at least this many elements are worth a look at more than the library's first
+// suggestion (docs/gpu.md).
 inline constexpr std::int64_t kLongSum = 256;
-// Samples with fewer tokens come in batches.
+// The least that a choice is made for: samples with fewer tokens usually come in batches.
 inline constexpr std::int64_t kFewestTokens = 4096;
 
 // What a block computes at a time, by cuBLASLt's numbers (cublasLtMatmulTile_t; not every version's header
