@@ -57,10 +57,18 @@ class BoundProjection {
   virtual void enqueue(cudaStream_t stream, const ProjectionRun& run) const = 0;
 };
 
+// On the device: the weight [n, k], and the bias [n] or null, both as the operands of 16 bits are.
+struct ProjectionOperands {
+  const void* weight = nullptr;
+  const void* bias = nullptr;
+};
+
 // With its packed weights; outlives what it binds.
 class Projection {
  public:
   virtual ~Projection() = default;
+  // For kernels that do more than this product; no weight where it is packed in another way.
+  virtual ProjectionOperands operands() const noexcept { return {}; }
   virtual std::int64_t scratch_bytes_per_token() const noexcept = 0;
   virtual std::unique_ptr<const BoundProjection> bind(std::int64_t tokens_of_sample) const = 0;
 };
@@ -76,6 +84,27 @@ class AttentionOperation {
  public:
   virtual ~AttentionOperation() = default;
   virtual void enqueue(cudaStream_t stream, const kernels::AttentionParams& params) const = 0;
+};
+
+// Projection to q, k, v and attention, without a mask and without RoPE.
+struct QkvAttentionShape {
+  AttentionShape attention;
+  std::int64_t k = 0;           // channels of a token as they lie in memory
+  std::int64_t neighbours = 0;  // sequences of a sample beside each other: rows, or columns
+};
+
+struct QkvAttentionRun {
+  const void* x = nullptr;  // [tokens, k], dense, normalised
+  void* o = nullptr;        // [tokens, heads, head_dim], dense, not x
+  kernels::Sequences tokens{};
+  std::int64_t sequences = 0;
+  float scale = 1;
+};
+
+class QkvAttentionOperation {
+ public:
+  virtual ~QkvAttentionOperation() = default;
+  virtual void enqueue(cudaStream_t stream, const QkvAttentionRun& run) const = 0;
 };
 
 class Family {
@@ -103,6 +132,15 @@ class Family {
   virtual std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape,
                                                               Precision precision,
                                                               const GpuDevice& device) const = 0;
+  // The two of them in one kernel, where the family has it for the shape: else no kernels, and null.
+  virtual std::vector<KernelSpec> qkv_attention_kernels(const QkvAttentionShape&, const plan::Conditions&) const {
+    return {};
+  }
+  virtual std::unique_ptr<const QkvAttentionOperation> qkv_attention(const QkvAttentionShape&, const Projection&,
+                                                                     Precision, const GpuDevice&) const {
+    return nullptr;
+  }
+
   virtual std::vector<KernelSpec> projection_kernels(const ProjectionShape& shape,
                                                      Precision precision) const = 0;
   // `weight` [n, k] and `bias` [n] or empty.

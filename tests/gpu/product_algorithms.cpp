@@ -1,9 +1,10 @@
-// warpweave_product_algorithms [WORKSPACE_MIB...]     needs a GPU; default 0 and 32
+// warpweave_product_algorithms [--steady SECONDS] [--only WORD] [WORKSPACE_MIB...]     needs a GPU; default 0 and 32
 //
 // How much is left on the table by taking cuBLASLt's first suggestion: for the 16-bit products of the large
 // shapes, every algorithm that its heuristic names (for the number of tokens at hand, and for the number that
 // the engine asks about) is timed, and its result compared with that of the first, bit by bit. None splits
-// the sum over k. Printed of each: time, place in the lists, algorithm, tile, stages, cluster, custom option,
+// the sum over k. With --steady each also runs for so long, and its time and energy under the GPU's power limit
+// are printed (steady.h). Printed of each: time, place in the lists, algorithm, tile, stages, cluster, custom option,
 // kernel. y [tokens, n] = a [tokens, k] w[n, k]^T, or y += a w^T + bias.
 #include <cublasLt.h>
 #include <cuda.h>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "cuda/product_tiles.h"
+#include "gpu/steady.h"
 
 namespace {
 
@@ -90,6 +92,7 @@ struct Found {
   int rank[2] = {-1, -1};  // in the heuristic's list for the true and for the typical number of tokens
   double microseconds = 0;
   bool same_bits = false;
+  warpweave::test::Steady steady{};
 };
 
 class Product {
@@ -217,7 +220,8 @@ std::vector<std::uint16_t> values(std::size_t count, std::uint32_t seed) {
   return list;
 }
 
-void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::size_t>& workspaces) {
+void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::size_t>& workspaces,
+             double seconds) {
   const auto count_a = static_cast<std::size_t>(p.tokens * p.k),
              count_y = static_cast<std::size_t>(p.tokens * p.n);
   std::uint16_t *a = nullptr, *y = nullptr, *w = nullptr, *bias = nullptr;
@@ -278,6 +282,11 @@ void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::s
       std::sort(times[i].begin(), times[i].end());
       list[i].microseconds = times[i][times[i].size() / 2];
     }
+    for (Found& f : list) {
+      if (seconds > 0 && f.microseconds < 1e9)
+        f.steady = warpweave::test::steady(
+            nullptr, [&] { REQUIRE(product.run(f.algorithm, bytes)); }, seconds);
+    }
     const auto rank = [](int which) {
       return [which](const Found& u, const Found& v) {
         return static_cast<unsigned>(u.rank[which]) < static_cast<unsigned>(v.rank[which]);  // -1 last
@@ -310,7 +319,10 @@ void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::s
         p.name, static_cast<long long>(p.tokens), static_cast<long long>(p.n), static_cast<long long>(p.k),
         bytes >> 20, limit, first_time, in_turns, asked, list[0].microseconds, list.size());
     for (const Found& f : list) {
-      std::printf("   %7.1f us  #%d, for the true number #%d ", f.microseconds, f.rank[1], f.rank[0]);
+      std::printf("   %7.1f us", f.microseconds);
+      if (seconds > 0)
+        std::printf(" steady %7.1f us %5.1f mJ", f.steady.microseconds, f.steady.millijoules());
+      std::printf("  #%d, for the true number #%d ", f.rank[1], f.rank[0]);
       for (const auto which :
            {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
             CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION})
@@ -330,12 +342,23 @@ void measure(cublasLtHandle_t handle, const Problem& p, const std::vector<std::s
 int main(int argc, char** argv) {
   try {
     std::vector<std::size_t> workspaces;
-    for (int i = 1; i < argc; ++i) workspaces.push_back(static_cast<std::size_t>(std::atoi(argv[i])) << 20);
+    double seconds = 0;
+    std::string only;
+    for (int i = 1; i < argc; ++i) {
+      const std::string argument = argv[i];
+      if (argument == "--steady" && i + 1 < argc)
+        seconds = std::atof(argv[++i]);
+      else if (argument == "--only" && i + 1 < argc)
+        only = argv[++i];
+      else
+        workspaces.push_back(static_cast<std::size_t>(std::atoi(argv[i])) << 20);
+    }
     if (workspaces.empty()) workspaces = {0, std::size_t{32} << 20};
     REQUIRE(cudaFree(nullptr));
     cublasLtHandle_t handle = nullptr;
     REQUIRE(LT(cublasLtCreate)(&handle));
-    for (const Problem& p : kProblems) measure(handle, p, workspaces);
+    for (const Problem& p : kProblems)
+      if (std::string(p.name).find(only) != std::string::npos) measure(handle, p, workspaces, seconds);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

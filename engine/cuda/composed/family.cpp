@@ -7,6 +7,7 @@
 
 #include "cuda/composed/attention.h"
 #include "cuda/composed/projection.h"
+#include "cuda/composed/qkv_attention.h"
 #include "cuda/composed/small_product.h"
 #include "cuda/reference/family.h"
 #include "layout/norm_plan.h"
@@ -139,6 +140,20 @@ class Composed final : public Family {
   std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape, Precision precision,
                                                       const GpuDevice& device) const override {
     return make_attention(shape, precision, device);
+  }
+
+  std::vector<KernelSpec> qkv_attention_kernels(const QkvAttentionShape& shape,
+                                                const plan::Conditions& conditions) const override {
+    const auto plan = qkv_attention_plan(shape, conditions);
+    if (!plan) return {};
+    return {qkv_attention_kernel(*plan, conditions.precision)};
+  }
+  std::unique_ptr<const QkvAttentionOperation> qkv_attention(const QkvAttentionShape& shape, const Projection& qkv,
+                                                             Precision precision,
+                                                             const GpuDevice& device) const override {
+    const auto plan = qkv_attention_plan(shape, device.conditions(precision));
+    if (!plan || !qkv.operands().weight) return nullptr;
+    return make_qkv_attention(*plan, shape, qkv.operands(), precision, device);
   }
 
   std::vector<KernelSpec> projection_kernels(const ProjectionShape& shape,

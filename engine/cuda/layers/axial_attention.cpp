@@ -1,5 +1,5 @@
 // norm -> q, k, v of all heads -> RoPE -> attention -> output projection with bias and residual, slice by
-// slice.
+// slice. Where the family has q, k, v and attention in one kernel, that runs instead unless there is a mask.
 //
 // In the workspace a token's q, k, v lie as [3][heads][head_pitch]; padded channels have zero weights, so
 // they are zero in q, k, v and in the result.
@@ -49,6 +49,15 @@ std::vector<ProjectionShape> projections_of(const Family& family, const graph::L
   return {layout.qkv, layout.output};
 }
 
+AttentionShape attention_shape(const AxialAttention& layer, const Layout& layout, const graph::CellShape& input) {
+  return {layer.heads, layout.head, layer.length(input), layer.causal, layout.folded};
+}
+QkvAttentionShape qkv_attention_shape(const AxialAttention& layer, const Layout& layout,
+                                      const graph::CellShape& input) {
+  return {attention_shape(layer, layout, input), layout.token,
+          layer.axis == Axis::row ? input.rows : input.columns};
+}
+
 std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProblem& problem,
                                    const plan::Conditions& conditions) {
   const auto& layer = static_cast<const AxialAttention&>(*problem.layer);
@@ -57,9 +66,12 @@ std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProble
   auto list = joined(
       {family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision),
        family.projection_kernels(layout.qkv, precision),
-       family.attention_kernels(
-           {layer.heads, layout.head, layer.length(problem.input), layer.causal, layout.folded}, conditions),
+       family.attention_kernels(attention_shape(layer, layout, problem.input), conditions),
        family.projection_kernels(layout.output, precision)});
+  if (!layer.rope) {
+    for (auto& spec : family.qkv_attention_kernels(qkv_attention_shape(layer, layout, problem.input), conditions))
+      list.push_back(spec);
+  }
   if (layer.rope) list.push_back(elementwise_kernel("rope", device_type(precision)));
   return list;
 }
@@ -136,10 +148,15 @@ class AttentionStep::Bound final : public BoundStep {
                 shape.workspace_limit),
         qkv_(step.qkv_->bind(shape.input.cells())),
         output_(step.output_->bind(shape.input.cells())),
-        attention_(step.context_.family.attention(
-            {step.layer_.heads, step.layout_.head, length_, step.layer_.causal, step.layout_.folded},
-            step.context_.precision, step.context_.device)) {
-    if (step.layer_.rope) prepare_rope();
+        attention_(step.context_.family.attention(attention_shape(step.layer_, step.layout_, shape.input),
+                                                  step.context_.precision, step.context_.device)) {
+    if (step.layer_.rope) {
+      prepare_rope();
+    } else {
+      qkv_attention_ = step.context_.family.qkv_attention(
+          qkv_attention_shape(step.layer_, step.layout_, shape.input), *step.qkv_, step.context_.precision,
+          step.context_.device);
+    }
   }
 
   std::size_t workspace_bytes() const noexcept override {
@@ -150,38 +167,59 @@ class AttentionStep::Bound final : public BoundStep {
   void enqueue(const StepRun& run) const override {
     const std::size_t largest = slices_.largest();
     std::byte* narrow = run.workspace;  // normalised tokens, then the heads' results
-    std::byte* qkv = narrow + aligned(largest * narrow_);
-    std::byte* scratch = qkv + aligned(largest * wide_);
+    std::byte* wide = narrow + aligned(largest * narrow_);
+    std::byte* scratch = wide + aligned(largest * wide_);
     const AxialAttention& layer = step_.layer_;
-    const bool row = layer.axis == Axis::row;
     slices_.for_each([&](const Slice& s) {
       const std::int64_t tokens = s.tokens();
       step_.norm_.enqueue(run.stream, run.x, narrow, residual_copy(layer.residual, run), s.cells, tokens);
-      qkv_->enqueue(run.stream, {narrow, nullptr, qkv, dense(tokens), tokens, scratch});
-      if (layer.rope) {
-        rope_.launch(
-            run.stream, {.blocks = loop_blocks(tokens * layer.heads * layer.rope->dims, 256), .threads = 256},
-            kernels::RopeParams{qkv, reinterpret_cast<const float*>(table_.data()), tokens, layer.heads,
-                                step_.layout_.head, layer.rope->dims, row ? 1 : s.columns, length_,
-                                layer.rope->style == graph::Rope::Style::interleaved});
+      const std::byte* heads = narrow;
+      if (qkv_attention_ && !run.mask) {
+        heads = wide;
+        attend_together(run, s, narrow, wide);
+      } else {
+        attend(run, s, narrow, wide, scratch);
       }
-      kernels::AttentionParams p{};
-      p.qkv = qkv;
-      p.o = narrow;
-      p.mask = run.mask ? run.mask + s.cells.first : nullptr;
-      p.tokens = sequences(row, s, s.columns);
-      p.mask_cells = sequences(row, s, s.cells.pitch);
-      p.sequences = tokens / length_;
-      p.length = length_;
-      p.heads = layer.heads;
-      p.scale = step_.layout_.scale_left(layer);
-      attention_->enqueue(run.stream, p);
-      output_->enqueue(run.stream,
-                       {narrow, layer.residual ? run.y : nullptr, run.y, s.cells, tokens, scratch});
+      output_->enqueue(run.stream, {heads, layer.residual ? run.y : nullptr, run.y, s.cells, tokens, scratch});
     });
   }
 
  private:
+  // Of normalised tokens in `narrow`, to where they are.
+  void attend(const StepRun& run, const Slice& s, std::byte* narrow, std::byte* qkv, std::byte* scratch) const {
+    const AxialAttention& layer = step_.layer_;
+    const bool row = layer.axis == Axis::row;
+    const std::int64_t tokens = s.tokens();
+    qkv_->enqueue(run.stream, {narrow, nullptr, qkv, dense(tokens), tokens, scratch});
+    if (layer.rope) {
+      rope_.launch(
+          run.stream, {.blocks = loop_blocks(tokens * layer.heads * layer.rope->dims, 256), .threads = 256},
+          kernels::RopeParams{qkv, reinterpret_cast<const float*>(table_.data()), tokens, layer.heads,
+                              step_.layout_.head, layer.rope->dims, row ? 1 : s.columns, length_,
+                              layer.rope->style == graph::Rope::Style::interleaved});
+    }
+    kernels::AttentionParams p{};
+    p.qkv = qkv;
+    p.o = narrow;
+    p.mask = run.mask ? run.mask + s.cells.first : nullptr;
+    p.tokens = sequences(row, s, s.columns);
+    p.mask_cells = sequences(row, s, s.cells.pitch);
+    p.sequences = tokens / length_;
+    p.length = length_;
+    p.heads = layer.heads;
+    p.scale = step_.layout_.scale_left(layer);
+    attention_->enqueue(run.stream, p);
+  }
+
+  void attend_together(const StepRun& run, const Slice& s, const std::byte* x, std::byte* o) const {
+    const AxialAttention& layer = step_.layer_;
+    qkv_attention_->enqueue(run.stream, {.x = x,
+                                         .o = o,
+                                         .tokens = sequences(layer.axis == Axis::row, s, s.columns),
+                                         .sequences = s.tokens() / length_,
+                                         .scale = step_.layout_.scale_left(layer)});
+  }
+
   // The sequences of a slice over a grid whose rows lie `pitch` cells apart.
   static kernels::Sequences sequences(bool row, const Slice& s, std::int64_t pitch) {
     return row ? kernels::Sequences{s.rows, s.rows * pitch, pitch, 1}
@@ -201,6 +239,7 @@ class AttentionStep::Bound final : public BoundStep {
   Slices slices_;
   std::unique_ptr<const BoundProjection> qkv_, output_;
   std::unique_ptr<const AttentionOperation> attention_;
+  std::unique_ptr<const QkvAttentionOperation> qkv_attention_;  // null where there is none
   Kernel rope_;
   DeviceBuffer table_;
 };
