@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,18 +58,10 @@ class BoundProjection {
   virtual void enqueue(cudaStream_t stream, const ProjectionRun& run) const = 0;
 };
 
-// On the device: the weight [n, k], and the bias [n] or null, both as the operands of 16 bits are.
-struct ProjectionOperands {
-  const void* weight = nullptr;
-  const void* bias = nullptr;
-};
-
 // With its packed weights; outlives what it binds.
 class Projection {
  public:
   virtual ~Projection() = default;
-  // For kernels that do more than this product; no weight where it is packed in another way.
-  virtual ProjectionOperands operands() const noexcept { return {}; }
   virtual std::int64_t scratch_bytes_per_token() const noexcept = 0;
   virtual std::unique_ptr<const BoundProjection> bind(std::int64_t tokens_of_sample) const = 0;
 };
@@ -86,25 +79,47 @@ class AttentionOperation {
   virtual void enqueue(cudaStream_t stream, const kernels::AttentionParams& params) const = 0;
 };
 
-// Projection to q, k, v and attention, without a mask and without RoPE.
-struct QkvAttentionShape {
-  AttentionShape attention;
-  std::int64_t k = 0;           // channels of a token as they lie in memory
-  std::int64_t neighbours = 0;  // sequences of a sample beside each other: rows, or columns
+// Norm and projection to q, k, v as one operation, with or without attention.
+struct NormedQkvShape {
+  std::int64_t heads = 0, head_dim = 0;  // as they lie in memory
+  std::int64_t dim = 0;                  // channels of the grid
+  graph::NormKind norm = graph::NormKind::layer;
 };
-
-struct QkvAttentionRun {
-  const void* x = nullptr;  // [tokens, k], dense, normalised
-  void* o = nullptr;        // [tokens, heads, head_dim], dense, not x
-  kernels::Sequences tokens{};
-  std::int64_t sequences = 0;
+struct NormedQkvWeights {
+  std::span<const float> qkv, qkv_bias;  // [3 heads head_dim, dim], and [3 heads head_dim] or empty
+  const float* norm_weight = nullptr;    // [dim]; null: 1
+  const float* norm_bias = nullptr;      // [dim]; null: 0
+  float eps = 0;
+};
+struct NormedQkvRun {
+  const void* x = nullptr;    // the grid
+  kernels::Cells cells{};     // of its slice
+  std::int64_t tokens = 0;
+  void* out = nullptr;        // dense: q, k, v, or the heads' results
+  void* gains = nullptr;      // gain_bytes_per_token() for each token
+  void* copy = nullptr;       // a grid that gets the cells as they are, where the operation copies(); null: none
+  // For attention: where the sequences' cells are, from the slice's first one on, and their tokens.
+  kernels::Sequences grid_sequences{}, token_sequences{};
+  std::int64_t sequences = 0, length = 0;
   float scale = 1;
 };
-
-class QkvAttentionOperation {
+class NormedQkvOperation {
  public:
-  virtual ~QkvAttentionOperation() = default;
-  virtual void enqueue(cudaStream_t stream, const QkvAttentionRun& run) const = 0;
+  virtual ~NormedQkvOperation() = default;
+  virtual bool copies() const noexcept = 0;  // whether it takes NormedQkvRun::copy
+  virtual void enqueue(cudaStream_t stream, const NormedQkvRun& run) const = 0;
+};
+// With its packed weights; outlives its operations.
+class NormedQkv {
+ public:
+  virtual ~NormedQkv() = default;
+  virtual std::int64_t gain_bytes_per_token() const noexcept = 0;  // scratch
+  virtual bool stores() const noexcept = 0;  // whether store() is to be used
+  virtual std::unique_ptr<const NormedQkvOperation> store() const = 0;
+  // Without a mask; null where attention is an operation of its own. `neighbours`: sequences of a sample beside
+  // each other, rows or columns.
+  virtual std::unique_ptr<const NormedQkvOperation> attention(const AttentionShape& shape,
+                                                              std::int64_t neighbours) const = 0;
 };
 
 class Family {
@@ -132,12 +147,15 @@ class Family {
   virtual std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape,
                                                               Precision precision,
                                                               const GpuDevice& device) const = 0;
-  // The two of them in one kernel, where the family has it for the shape: else no kernels, and null.
-  virtual std::vector<KernelSpec> qkv_attention_kernels(const QkvAttentionShape&, const plan::Conditions&) const {
+  // Whether the family has a NormedQkv for the layer, its kernels, and itself.
+  virtual bool takes_normed_qkv(const NormedQkvShape&, const plan::Conditions&) const { return false; }
+  virtual bool stores_normed_qkv(const NormedQkvShape&) const { return false; }
+  virtual std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape&, const AttentionShape&, std::int64_t,
+                                                     Precision) const {
     return {};
   }
-  virtual std::unique_ptr<const QkvAttentionOperation> qkv_attention(const QkvAttentionShape&, const Projection&,
-                                                                     Precision, const GpuDevice&) const {
+  virtual std::unique_ptr<const NormedQkv> normed_qkv(const NormedQkvShape&, const NormedQkvWeights&, Precision,
+                                                      const GpuDevice&) const {
     return nullptr;
   }
 

@@ -9,6 +9,7 @@
 
 #include "common/index.cuh"
 #include "layout/norm_plan.h"
+#include "ptx/copy.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/l2.cuh"
 #include "reference/norm.cuh"
@@ -95,6 +96,8 @@ struct Norm {
     }
   }
 
+  // GAINS: of each token the gain, one over its deviation, is written, as float32, instead of the result.
+  template <bool GAINS>
   __device__ __forceinline__ void run() const {
     // Lanes of a warp stay together for the sums, so some work on the last token as well; one of them writes it, since
     // y may be x.
@@ -128,8 +131,14 @@ struct Norm {
         for (int t = 0; t < T; ++t) gain[t] = 1.0f / sqrtf(gain[t] / DIM + p.eps);
       }
 
+      if constexpr (GAINS) {
 #pragma unroll
-      for (int i = 0; i < PER; ++i) {
+        for (int t = 0; t < T; ++t) {
+          if (lane == 0 && place(t) <= last) static_cast<float*>(p.y)[place(t)] = gain[t];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < (GAINS ? 0 : PER); ++i) {
         const int d = channel(i);
         if (d >= PITCH) continue;
         float weight[V], bias[V];
@@ -169,7 +178,16 @@ __global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 :
   using Tokens = Norm<In, Out, KIND, DIM, PITCH>;
   wait_for_previous_grid();
   let_next_grid_start();
-  Tokens{p, static_cast<int>(threadIdx.x % Tokens::LANES)}.run();
+  Tokens{p, static_cast<int>(threadIdx.x % Tokens::LANES)}.template run<false>();
+}
+
+// y[token] = gain.
+template <class In, NormKind KIND, int DIM>
+__global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 : DIM > 768 ? 5 : 6) gains(const NormParams p) {
+  using Tokens = Norm<In, In, KIND, DIM, DIM>;
+  wait_for_previous_grid();
+  let_next_grid_start();
+  Tokens{p, static_cast<int>(threadIdx.x % Tokens::LANES)}.template run<true>();
 }
 
 }  // namespace warpweave::kernels::composed

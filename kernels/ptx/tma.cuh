@@ -31,6 +31,20 @@ __device__ __forceinline__ void copy_tensor(u32 shared, const void* map, u32 bar
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
+
+// The other way: from shared memory into the box, what lies outside of the tensor being left out. The writes to shared
+// memory have been followed by fence_async_proxy().
+__device__ __forceinline__ void store_tensor(const void* map, u32 shared, int c0, int c1, int c2, int c3, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(
+          map),
+      "r"(shared), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until this thread's groups of stores have read shared memory, or have written.
+__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
 
 }  // namespace warpweave

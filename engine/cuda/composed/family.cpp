@@ -6,8 +6,8 @@
 #include <numbers>
 
 #include "cuda/composed/attention.h"
+#include "cuda/composed/normed_qkv.h"
 #include "cuda/composed/projection.h"
-#include "cuda/composed/qkv_attention.h"
 #include "cuda/composed/small_product.h"
 #include "cuda/reference/family.h"
 #include "layout/norm_plan.h"
@@ -142,18 +142,17 @@ class Composed final : public Family {
     return make_attention(shape, precision, device);
   }
 
-  std::vector<KernelSpec> qkv_attention_kernels(const QkvAttentionShape& shape,
-                                                const plan::Conditions& conditions) const override {
-    const auto plan = qkv_attention_plan(shape, conditions);
-    if (!plan) return {};
-    return {qkv_attention_kernel(*plan, conditions.precision)};
+  bool takes_normed_qkv(const NormedQkvShape& shape, const plan::Conditions& conditions) const override {
+    return cuda::takes_normed_qkv(shape, conditions);
   }
-  std::unique_ptr<const QkvAttentionOperation> qkv_attention(const QkvAttentionShape& shape, const Projection& qkv,
-                                                             Precision precision,
-                                                             const GpuDevice& device) const override {
-    const auto plan = qkv_attention_plan(shape, device.conditions(precision));
-    if (!plan || !qkv.operands().weight) return nullptr;
-    return make_qkv_attention(*plan, shape, qkv.operands(), precision, device);
+  bool stores_normed_qkv(const NormedQkvShape& shape) const override { return cuda::stores_normed_qkv(shape); }
+  std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape& shape, const AttentionShape& attention,
+                                             std::int64_t neighbours, Precision precision) const override {
+    return cuda::normed_qkv_kernels(shape, attention, neighbours, precision);
+  }
+  std::unique_ptr<const NormedQkv> normed_qkv(const NormedQkvShape& shape, const NormedQkvWeights& weights,
+                                              Precision precision, const GpuDevice& device) const override {
+    return make_normed_qkv(shape, weights, precision, device);
   }
 
   std::vector<KernelSpec> projection_kernels(const ProjectionShape& shape,

@@ -55,10 +55,6 @@ class BlasProjection final : public Projection {
   }
 
   std::int64_t scratch_bytes_per_token() const noexcept override { return direct_ ? 0 : pitch_ * 4; }
-  ProjectionOperands operands() const noexcept override {
-    if (!direct_) return {};
-    return {weight_.data(), bias_.bytes() ? bias_.data() : nullptr};
-  }
 
   std::unique_ptr<const BoundProjection> bind(std::int64_t tokens_of_sample) const override {
     ProductSpec spec;

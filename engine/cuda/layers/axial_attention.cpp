@@ -1,5 +1,6 @@
 // norm -> q, k, v of all heads -> RoPE -> attention -> output projection with bias and residual, slice by
-// slice. Where the family has q, k, v and attention in one kernel, that runs instead unless there is a mask.
+// slice. Where the family has norm and q, k, v, or these and attention, as one operation, that runs instead; the latter
+// unless there is a mask.
 //
 // In the workspace a token's q, k, v lie as [3][heads][head_pitch]; padded channels have zero weights, so
 // they are zero in q, k, v and in the result.
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include "cuda/layers/layers.h"
 #include "cuda/rope.h"
@@ -52,10 +54,15 @@ std::vector<ProjectionShape> projections_of(const Family& family, const graph::L
 AttentionShape attention_shape(const AxialAttention& layer, const Layout& layout, const graph::CellShape& input) {
   return {layer.heads, layout.head, layer.length(input), layer.causal, layout.folded};
 }
-QkvAttentionShape qkv_attention_shape(const AxialAttention& layer, const Layout& layout,
-                                      const graph::CellShape& input) {
-  return {attention_shape(layer, layout, input), layout.token,
-          layer.axis == Axis::row ? input.rows : input.columns};
+std::int64_t neighbours(const AxialAttention& layer, const graph::CellShape& input) {
+  return layer.axis == Axis::row ? input.rows : input.columns;
+}
+
+// The layer for Family::normed_qkv(), where the family takes it.
+std::optional<NormedQkvShape> normed_qkv_shape(const Family& family, const AxialAttention& layer, const Layout& layout,
+                                               const plan::Conditions& conditions) {
+  const NormedQkvShape shape{layer.heads, layout.head, layer.dim, layer.norm.kind};
+  return family.takes_normed_qkv(shape, conditions) ? std::optional(shape) : std::nullopt;
 }
 
 std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProblem& problem,
@@ -63,14 +70,14 @@ std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProble
   const auto& layer = static_cast<const AxialAttention&>(*problem.layer);
   const Precision precision = conditions.precision;
   const Layout layout(family, layer, precision);
-  auto list = joined(
-      {family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision),
-       family.projection_kernels(layout.qkv, precision),
-       family.attention_kernels(attention_shape(layer, layout, problem.input), conditions),
-       family.projection_kernels(layout.output, precision)});
-  if (!layer.rope) {
-    for (auto& spec : family.qkv_attention_kernels(qkv_attention_shape(layer, layout, problem.input), conditions))
-      list.push_back(spec);
+  const AttentionShape attention = attention_shape(layer, layout, problem.input);
+  auto list = joined({family.attention_kernels(attention, conditions), family.projection_kernels(layout.output, precision)});
+  const auto add = [&list](const std::vector<KernelSpec>& more) { list.insert(list.end(), more.begin(), more.end()); };
+  const auto normed = normed_qkv_shape(family, layer, layout, conditions);
+  if (normed) add(family.normed_qkv_kernels(*normed, attention, neighbours(layer, problem.input), precision));
+  if (!normed || !family.stores_normed_qkv(*normed)) {
+    add(family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision));
+    add(family.projection_kernels(layout.qkv, precision));
   }
   if (layer.rope) list.push_back(elementwise_kernel("rope", device_type(precision)));
   return list;
@@ -111,12 +118,25 @@ class AttentionStep final : public Step {
                 const weights::LayerWeights& weights)
       : context_(context),
         layer_(layer),
-        layout_(context.family, layer, context.precision),
-        norm_(context, layer.norm, layer.dim, weights, layout_.token) {
+        layout_(context.family, layer, context.precision) {
     const auto qkv_weight =
         spread_heads(weights.find("qkv.weight"), layer, layout_, layer.dim, layout_.token);
     const auto qkv_bias = spread_heads(weights.find("qkv.bias"), layer, layout_, 1, 1);
-    qkv_ = context.family.projection(layout_.qkv, qkv_weight, qkv_bias, context.precision, context.device);
+    const auto normed =
+        normed_qkv_shape(context.family, layer, layout_, context.device.conditions(context.precision));
+    if (normed) {
+      normed_qkv_ = context.family.normed_qkv(*normed,
+                                              {.qkv = qkv_weight,
+                                               .qkv_bias = qkv_bias,
+                                               .norm_weight = weights.find("norm.weight"),
+                                               .norm_bias = weights.find("norm.bias"),
+                                               .eps = static_cast<float>(layer.norm.eps)},
+                                              context.precision, context.device);
+    }
+    if (!normed || !normed_qkv_->stores()) {
+      norm_.emplace(context, layer.norm, layer.dim, weights, layout_.token);
+      qkv_ = context.family.projection(layout_.qkv, qkv_weight, qkv_bias, context.precision, context.device);
+    }
     output_ = context.family.projection(
         layout_.output, spread_columns(weights.find("out.weight"), layer, layout_),
         bias_span(weights.find("out.bias"), layer.dim), context.precision, context.device);
@@ -130,7 +150,9 @@ class AttentionStep final : public Step {
   BuildContext context_;
   AxialAttention layer_;
   Layout layout_;
-  NormPart norm_;
+  // norm_ and qkv_, unless normed_qkv_ stores what they would.
+  std::optional<NormPart> norm_;
+  std::unique_ptr<const NormedQkv> normed_qkv_;
   std::unique_ptr<const Projection> qkv_, output_;
 };
 
@@ -142,20 +164,24 @@ class AttentionStep::Bound final : public BoundStep {
         element_(static_cast<std::int64_t>(itemsize(storage_type(step.context_.precision)))),
         narrow_(std::max(step.layout_.token, step.layout_.inner) * element_),
         wide_(3 * step.layout_.inner * element_),
-        scratch_(std::max(step.qkv_->scratch_bytes_per_token(), step.output_->scratch_bytes_per_token())),
+        scratch_(std::max({step.qkv_ ? step.qkv_->scratch_bytes_per_token() : 0,
+                           step.normed_qkv_ ? step.normed_qkv_->gain_bytes_per_token() : 0,
+                           step.output_->scratch_bytes_per_token()})),
+        grid_bytes_(shape.batch * shape.input.cells() * step.layer_.dim * element_),
         slices_(shape.batch, shape.input.rows, shape.input.columns,
                 step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, narrow_ + wide_ + scratch_, 3,
                 shape.workspace_limit),
-        qkv_(step.qkv_->bind(shape.input.cells())),
+        qkv_(step.qkv_ ? step.qkv_->bind(shape.input.cells()) : nullptr),
         output_(step.output_->bind(shape.input.cells())),
         attention_(step.context_.family.attention(attention_shape(step.layer_, step.layout_, shape.input),
                                                   step.context_.precision, step.context_.device)) {
-    if (step.layer_.rope) {
-      prepare_rope();
-    } else {
-      qkv_attention_ = step.context_.family.qkv_attention(
-          qkv_attention_shape(step.layer_, step.layout_, shape.input), *step.qkv_, step.context_.precision,
-          step.context_.device);
+    if (step.layer_.rope) prepare_rope();
+    if (!step.normed_qkv_) return;
+    if (step.normed_qkv_->stores()) store_ = step.normed_qkv_->store();
+    if (!step.layer_.rope) {
+      qkv_attention_ =
+          step.normed_qkv_->attention(attention_shape(step.layer_, step.layout_, shape.input),
+                                      neighbours(step.layer_, shape.input));
     }
   }
 
@@ -169,55 +195,66 @@ class AttentionStep::Bound final : public BoundStep {
     std::byte* narrow = run.workspace;  // normalised tokens, then the heads' results
     std::byte* wide = narrow + aligned(largest * narrow_);
     std::byte* scratch = wide + aligned(largest * wide_);
-    const AxialAttention& layer = step_.layer_;
+    const bool residual = step_.layer_.residual;
+    const NormedQkvOperation* together = run.mask ? nullptr : qkv_attention_.get();
+    const NormedQkvOperation* first = together ? together : store_.get();
+    void* copy = residual_copy(residual, run);
+    if (copy && first && !first->copies()) {
+      check(cudaMemcpyAsync(copy, run.x, static_cast<std::size_t>(grid_bytes_), cudaMemcpyDeviceToDevice, run.stream),
+            "copying a grid");
+      copy = nullptr;
+    }
     slices_.for_each([&](const Slice& s) {
       const std::int64_t tokens = s.tokens();
-      step_.norm_.enqueue(run.stream, run.x, narrow, residual_copy(layer.residual, run), s.cells, tokens);
-      const std::byte* heads = narrow;
-      if (qkv_attention_ && !run.mask) {
-        heads = wide;
-        attend_together(run, s, narrow, wide);
+      if (first) {
+        first->enqueue(run.stream, normed_run(run, s, together ? narrow : wide, scratch, copy));
       } else {
-        attend(run, s, narrow, wide, scratch);
+        step_.norm_->enqueue(run.stream, run.x, narrow, copy, s.cells, tokens);
+        qkv_->enqueue(run.stream, {narrow, nullptr, wide, dense(tokens), tokens, scratch});
       }
-      output_->enqueue(run.stream, {heads, layer.residual ? run.y : nullptr, run.y, s.cells, tokens, scratch});
+      if (!together) attend(run, s, wide, narrow);
+      output_->enqueue(run.stream, {narrow, residual ? run.y : nullptr, run.y, s.cells, tokens, scratch});
     });
   }
 
  private:
-  // Of normalised tokens in `narrow`, to where they are.
-  void attend(const StepRun& run, const Slice& s, std::byte* narrow, std::byte* qkv, std::byte* scratch) const {
+  bool along_rows() const noexcept { return step_.layer_.axis == Axis::row; }
+
+  NormedQkvRun normed_run(const StepRun& run, const Slice& s, void* out, void* gains, void* copy) const {
+    return {.x = run.x,
+            .cells = s.cells,
+            .tokens = s.tokens(),
+            .out = out,
+            .gains = gains,
+            .copy = copy,
+            .grid_sequences = sequences(along_rows(), s, s.cells.pitch),
+            .token_sequences = sequences(along_rows(), s, s.columns),
+            .sequences = s.tokens() / length_,
+            .length = length_,
+            .scale = step_.layout_.scale_left(step_.layer_)};
+  }
+
+  void attend(const StepRun& run, const Slice& s, std::byte* qkv, std::byte* heads) const {
     const AxialAttention& layer = step_.layer_;
-    const bool row = layer.axis == Axis::row;
     const std::int64_t tokens = s.tokens();
-    qkv_->enqueue(run.stream, {narrow, nullptr, qkv, dense(tokens), tokens, scratch});
     if (layer.rope) {
       rope_.launch(
           run.stream, {.blocks = loop_blocks(tokens * layer.heads * layer.rope->dims, 256), .threads = 256},
           kernels::RopeParams{qkv, reinterpret_cast<const float*>(table_.data()), tokens, layer.heads,
-                              step_.layout_.head, layer.rope->dims, row ? 1 : s.columns, length_,
+                              step_.layout_.head, layer.rope->dims, along_rows() ? 1 : s.columns, length_,
                               layer.rope->style == graph::Rope::Style::interleaved});
     }
     kernels::AttentionParams p{};
     p.qkv = qkv;
-    p.o = narrow;
+    p.o = heads;
     p.mask = run.mask ? run.mask + s.cells.first : nullptr;
-    p.tokens = sequences(row, s, s.columns);
-    p.mask_cells = sequences(row, s, s.cells.pitch);
+    p.tokens = sequences(along_rows(), s, s.columns);
+    p.mask_cells = sequences(along_rows(), s, s.cells.pitch);
     p.sequences = tokens / length_;
     p.length = length_;
     p.heads = layer.heads;
     p.scale = step_.layout_.scale_left(layer);
     attention_->enqueue(run.stream, p);
-  }
-
-  void attend_together(const StepRun& run, const Slice& s, const std::byte* x, std::byte* o) const {
-    const AxialAttention& layer = step_.layer_;
-    qkv_attention_->enqueue(run.stream, {.x = x,
-                                         .o = o,
-                                         .tokens = sequences(layer.axis == Axis::row, s, s.columns),
-                                         .sequences = s.tokens() / length_,
-                                         .scale = step_.layout_.scale_left(layer)});
   }
 
   // The sequences of a slice over a grid whose rows lie `pitch` cells apart.
@@ -236,10 +273,11 @@ class AttentionStep::Bound final : public BoundStep {
   const AttentionStep& step_;
   std::int64_t length_, element_;
   std::int64_t narrow_, wide_, scratch_;  // bytes per token
+  std::int64_t grid_bytes_;
   Slices slices_;
   std::unique_ptr<const BoundProjection> qkv_, output_;
   std::unique_ptr<const AttentionOperation> attention_;
-  std::unique_ptr<const QkvAttentionOperation> qkv_attention_;  // null where there is none
+  std::unique_ptr<const NormedQkvOperation> store_, qkv_attention_;  // null where they are not used
   Kernel rope_;
   DeviceBuffer table_;
 };

@@ -1,5 +1,5 @@
-// Compiles, checks and times the kernel for q, k, v and attention of short sequences on compute capability 9.0 by itself,
-// beside cuBLASLt's product and attention's own kernel:
+// Compiles, checks and times the kernels for norm, q, k, v, and attention of short sequences, of wide tokens on compute
+// capability 9.0 by themselves, beside the norm, cuBLASLt's product and attention's own kernel:
 //
 //   compile [WORD]    every kernel of the cases, into the cache; needs no GPU
 //   check [WORD]      random problems against float64; outputs poisoned, NaN in one sequence
@@ -23,8 +23,9 @@
 
 #include "cuda/blas.h"
 #include "cuda/composed/attention.h"
+#include "cuda/composed/family.h"
+#include "cuda/composed/normed_qkv.h"
 #include "cuda/composed/projection.h"
-#include "cuda/composed/qkv_attention.h"
 #include "cuda/memory.h"
 #include "gpu/steady.h"
 #include "warpweave/tensor.h"
@@ -48,12 +49,15 @@ struct Case {
   Precision precision = Precision::bf16;
   double spread = 1;  // of q and k
   bool biased = true, folded = true;
+  graph::NormKind norm = graph::NormKind::layer;
+  double mean = 0.5;  // of tokens, whose deviation is 1
 
   std::int64_t length() const { return along_rows ? columns : rows; }
   std::int64_t tokens() const { return std::int64_t{batch} * rows * columns; }
   std::int64_t sequences() const { return tokens() / length(); }
   std::int64_t width() const { return std::int64_t{heads} * head; }
-  QkvAttentionShape shape() const { return {{heads, head, length(), false, folded}, k, along_rows ? rows : columns}; }
+  NormedQkvShape shape() const { return {heads, head, k, norm}; }
+  AttentionShape attention() const { return {heads, head, length(), false, folded}; }
   Sequences places() const {
     return along_rows ? Sequences{rows, std::int64_t{rows} * columns, columns, 1}
                       : Sequences{columns, std::int64_t{rows} * columns, 1, columns};
@@ -63,7 +67,19 @@ struct Case {
     return sequence / t.inner * t.outer_stride + sequence % t.inner * t.inner_stride + l * t.step;
   }
   float scale() const { return folded ? 0.69314718f : 1 / std::sqrt(static_cast<float>(head)); }
-  QkvAttentionRun run(const void* x, void* o) const { return {x, o, places(), sequences(), scale()}; }
+  NormedQkvRun run(const void* x, void* out, void* gains) const {
+    return {.x = x,
+            .cells = {0, tokens(), tokens()},
+            .tokens = tokens(),
+            .out = out,
+            .gains = gains,
+            .copy = nullptr,
+            .grid_sequences = places(),
+            .token_sequences = places(),
+            .sequences = sequences(),
+            .length = length(),
+            .scale = scale()};
+  }
 };
 
 std::vector<Case> checked() {
@@ -78,6 +94,13 @@ std::vector<Case> checked() {
   list.push_back({"many", 768, 3, 64, 2, 128, 200, false});
   list.push_back({"many audio", 384, 8, 48, 1, 300, 60, true});
   list.push_back({"many video", 768, 12, 64, 2, 16, 300, false});
+  for (const auto norm : {graph::NormKind::none, graph::NormKind::rms}) {
+    list.push_back({"norm", 384, 2, 48, 1, 5, 60, true, Precision::bf16, 1, true, true, norm});
+    list.push_back({"norm", 520, 2, 64, 1, 5, 60, false, Precision::bf16, 1, true, true, norm});
+  }
+  list.push_back({"far mean", 384, 2, 48, 1, 5, 60, true, Precision::bf16, 1, true, true, graph::NormKind::layer, 100});
+  list.push_back({"far mean", 776, 2, 64, 1, 100, 3, false, Precision::bf16, 1, true, true, graph::NormKind::layer, -100});
+  list.push_back({"far mean", 384, 2, 64, 1, 5, 60, true, Precision::fp16, 1, true, true, graph::NormKind::layer, 3000});
   for (std::size_t i = 0, plain = list.size(); i < plain; ++i) {
     Case c = list[i];
     c.precision = Precision::fp16, c.name += " fp16";
@@ -93,6 +116,7 @@ std::vector<Case> small() {
 }
 std::vector<Case> timed() {
   return {{"msa768 columns", 768, 12, 64, 1, 128, 512, false}, {"audio rows", 384, 8, 48, 1, 800, 60, true},
+          {"msa768 rows", 768, 12, 64, 1, 128, 512, true}, {"audio columns", 384, 8, 48, 1, 800, 60, false},
           {"video columns", 768, 12, 64, 2, 16, 1568, false},  {"image rows", 512, 8, 64, 4, 64, 64, true},
           {"image columns", 512, 8, 64, 4, 64, 64, false},     {"wide rows 32", 1024, 16, 64, 16, 32, 32, true},
           {"few", 384, 8, 48, 1, 32, 60, true},                {"96 of 128", 768, 12, 64, 1, 96, 512, false}};
@@ -102,11 +126,11 @@ struct Data {
   std::vector<float> values;  // as the device has them
   Tensor bits;
 };
-Data random(std::int64_t count, double size, Precision precision, std::uint32_t seed) {
+Data random(std::int64_t count, double size, Precision precision, std::uint32_t seed, double mean = 0) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> normal;
   Tensor x(DType::f32, {count});
-  for (float& v : x.values<float>()) v = normal(engine) * static_cast<float>(size);
+  for (float& v : x.values<float>()) v = normal(engine) * static_cast<float>(size) + static_cast<float>(mean);
   Data d{{}, x.to(storage_type(precision))};
   const Tensor back = d.bits.to(DType::f32);
   d.values.assign(back.values<float>().begin(), back.values<float>().end());
@@ -114,44 +138,59 @@ Data random(std::int64_t count, double size, Precision precision, std::uint32_t 
 }
 
 struct Layer {
-  std::vector<float> weight, bias;  // as the device has them
+  std::vector<float> weight, bias, gain, shift;
+  std::unique_ptr<const NormedQkv> normed;
   std::unique_ptr<const Projection> projection;
 
   Layer(const Case& c, const GpuDevice& device) {
     weight = random(3 * c.width() * c.k, 1 / std::sqrt(static_cast<double>(c.k)), Precision::fp32, 3).values;
-    if (c.biased) bias = random(3 * c.width(), 0.3, c.precision, 4).values;
+    if (c.biased) bias = random(3 * c.width(), 0.3, Precision::fp32, 4).values;
+    gain = random(c.k, 0.2, Precision::fp32, 6, 1).values;
+    shift = random(c.k, 0.2, Precision::fp32, 7).values;
     const double factor = c.folded ? 1.4426950408889634 / std::sqrt(static_cast<double>(c.head)) : 1;
     for (std::int64_t row = 0; row < 2 * c.width(); ++row) {
       const double times = std::sqrt(c.spread) * (row < c.width() ? factor : 1);
       for (std::int64_t i = 0; i < c.k; ++i) weight[row * c.k + i] *= static_cast<float>(times);
     }
-    weight = rounded(weight, c.precision);
+    normed = make_normed_qkv(c.shape(),
+                             {.qkv = weight, .qkv_bias = bias, .norm_weight = gain.data(), .norm_bias = shift.data(), .eps = 1e-5f},
+                             c.precision, device);
     projection = make_composed_projection({.n = 3 * c.width(), .k = c.k}, weight, bias, c.precision, device);
-  }
-  static std::vector<float> rounded(const std::vector<float>& v, Precision precision) {
-    const Tensor t =
-        Tensor::from({static_cast<std::int64_t>(v.size())}, v).to(storage_type(precision)).to(DType::f32);
-    return {t.values<float>().begin(), t.values<float>().end()};
   }
 };
 
+// A normalised token.
+std::vector<double> normalised(const Case& c, const Layer& layer, const float* x) {
+  std::vector<double> y(x, x + c.k);
+  double mean = 0, square = 0;
+  for (const double v : y) mean += v / c.k;
+  if (c.norm != graph::NormKind::layer) mean = 0;
+  for (double& v : y) v -= mean, square += v * v / c.k;
+  const double gain = c.norm == graph::NormKind::none ? 1 : 1 / std::sqrt(square + 1e-5);
+  for (int i = 0; i < c.k; ++i) y[i] = y[i] * gain * layer.gain[i] + layer.shift[i];
+  return y;
+}
+
 // One sequence's results for one head, in float64.
+// With attention o [length, head], else q, k, v [length, 3 head].
 std::vector<double> expected(const Case& c, const Layer& layer, const std::vector<float>& x, std::int64_t sequence,
-                             int head) {
+                             int head, bool attends) {
   const std::int64_t L = c.length();
-  std::vector<double> qkv[3], o(L * c.head, 0.0);
-  for (int part = 0; part < 3; ++part) {
-    qkv[part].resize(L * c.head);
-    for (std::int64_t l = 0; l < L; ++l) {
+  std::vector<double> qkv[3], o(L * c.head, 0.0), all;
+  for (auto& part : qkv) part.resize(L * c.head);
+  for (std::int64_t l = 0; l < L; ++l) {
+    const auto token = normalised(c, layer, x.data() + c.token(sequence, l) * c.k);
+    for (int part = 0; part < 3; ++part) {
       for (int i = 0; i < c.head; ++i) {
         const std::int64_t row = (part * c.heads + head) * c.head + i;
         double sum = c.biased ? layer.bias[row] : 0;
-        for (int k = 0; k < c.k; ++k)
-          sum += static_cast<double>(x[c.token(sequence, l) * c.k + k]) * layer.weight[row * c.k + k];
+        for (int k = 0; k < c.k; ++k) sum += token[k] * layer.weight[row * c.k + k];
         qkv[part][l * c.head + i] = sum;
+        all.push_back(sum);
       }
     }
   }
+  if (!attends) return all;
   for (std::int64_t l = 0; l < L; ++l) {
     std::vector<double> s(L);
     for (std::int64_t j = 0; j < L; ++j) {
@@ -171,52 +210,61 @@ struct Candidate {
   std::string name;
   QkvPlan plan;
 };
-std::vector<Candidate> candidates(const Case& c, const plan::Conditions& conditions) {
+std::vector<Candidate> candidates(const Case& c) {
   std::vector<Candidate> list;
-  const auto held = any_qkv_attention_plan(c.shape(), conditions), again = any_qkv_attention_plan(c.shape(), conditions, false);
-  if (held && held->held) list.push_back({"held", *held});
-  if (again) list.push_back({"again", *again});
+  const auto add = [&](const std::string& name, const QkvPlan& plan) {
+    if (plan.held) list.push_back({name + " held", plan});
+    QkvPlan again = plan;
+    again.held = 0;
+    list.push_back({name + " again", again});
+  };
+  if (const auto plan = any_qkv_attention_plan(c.shape(), c.attention())) add("attention", *plan);
+  add("store", qkv_store_plan(c.shape()));
   return list;
 }
 
 int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
-  Data d = random(c.tokens() * c.k, 1, c.precision, seed);
+  Data d = random(c.tokens() * c.k, 1, c.precision, seed, c.mean);
   const std::int64_t broken = c.sequences() > 1 ? 1 : -1;  // a sequence full of NaN, which must stay alone
   auto bits = d.bits.values<std::uint16_t>();
   for (std::int64_t l = 0; broken >= 0 && l < c.length(); ++l)
     std::fill_n(bits.begin() + c.token(broken, l) * c.k, c.k, std::uint16_t{0x7fff});
   const DeviceBuffer x = upload_bytes({static_cast<const std::byte*>(d.bits.data()), d.bits.bytes()}, "x");
+  const DeviceBuffer gains(static_cast<std::size_t>(c.tokens()) * 8, "gains");
   const Layer layer(c, device);
-  const std::size_t bytes = static_cast<std::size_t>(c.tokens() * c.width()) * 2;
-  const DeviceBuffer o(bytes, "o");
   int failures = 0;
-  for (const auto& [name, plan] : candidates(c, device.conditions(c.precision))) {
-    const auto operation = make_qkv_attention(plan, c.shape(), layer.projection->operands(), c.precision, device);
-    CHECK_CUDA(cudaMemset(o.data(), 0xff, bytes));
+  for (const auto& [name, plan] : candidates(c)) {
+    const bool attends = plan.slot > 0;
+    const std::int64_t width = (attends ? 1 : 3) * c.width();
+    const std::size_t bytes = static_cast<std::size_t>(c.tokens() * width) * 2;
+    const DeviceBuffer out(bytes, "out");
+    const auto operation = make_qkv_operation(*layer.normed, plan);
+    CHECK_CUDA(cudaMemset(out.data(), 0xff, bytes));
+    CHECK_CUDA(cudaMemset(gains.data(), 0xff, gains.bytes()));
     CHECK_CUDA(cudaDeviceSynchronize());
-    operation->enqueue(nullptr, c.run(x.data(), o.data()));
-    Tensor got(storage_type(c.precision), {c.tokens() * c.width()});
-    CHECK_CUDA(cudaMemcpy(got.data(), o.data(), bytes, cudaMemcpyDeviceToHost));
+    operation->enqueue(nullptr, c.run(x.data(), out.data(), gains.data()));
+    Tensor got(storage_type(c.precision), {c.tokens() * width});
+    CHECK_CUDA(cudaMemcpy(got.data(), out.data(), bytes, cudaMemcpyDeviceToHost));
     CHECK_CUDA(cudaDeviceSynchronize());
     const Tensor wide = got.to(DType::f32);
     const auto y = wide.values<float>();
     int wrong_kind = 0;
     for (std::int64_t s = 0; s < c.sequences(); ++s)
       for (std::int64_t l = 0; l < c.length(); ++l)
-        for (std::int64_t i = 0; i < c.width(); ++i)
-          wrong_kind += std::isfinite(y[c.token(s, l) * c.width() + i]) == (s == broken);
+        for (std::int64_t i = 0; i < width; ++i)
+          wrong_kind += std::isfinite(y[c.token(s, l) * width + i]) == (s == broken);
     double difference = 0, size = 0, worst = 0;
-    for (std::int64_t s = 0; s < c.sequences(); s += s + 1 == c.sequences() ? 1 : std::min<std::int64_t>(
-             std::max<std::int64_t>(2, c.sequences() / 3), std::max<std::int64_t>(1, c.sequences() - 1 - s))) {
-      if (s == broken) continue;
+    std::vector<std::int64_t> looked_at = {0, c.sequences() / 2, c.sequences() - 1};
+    std::erase(looked_at, broken);
+    for (const std::int64_t s : looked_at) {
       for (const int h : {0, c.heads - 1}) {
-        const auto e = expected(c, layer, d.values, s, h);
-        for (std::int64_t l = 0; l < c.length(); ++l) {
-          for (int i = 0; i < c.head; ++i) {
-            const double want = e[l * c.head + i], have = y[c.token(s, l) * c.width() + h * c.head + i];
-            difference += (have - want) * (have - want), size += want * want;
-            worst = std::max(worst, std::fabs(have - want));
-          }
+        const auto e = expected(c, layer, d.values, s, h, attends);
+        const int parts = attends ? 1 : 3;
+        for (std::size_t i = 0; i < e.size(); ++i) {
+          const auto at = static_cast<std::int64_t>(i), l = at / (parts * c.head), part = at / c.head % parts;
+          const double have = y[c.token(s, l) * width + part * c.width() + h * c.head + at % c.head];
+          difference += (have - e[i]) * (have - e[i]), size += e[i] * e[i];
+          worst = std::max(worst, std::fabs(have - e[i]));
         }
       }
     }
@@ -224,7 +272,7 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
     const double allowed = (c.precision == Precision::bf16 ? 8e-3 : 1e-3) * std::max(1.0, c.spread / 2);
     const bool good = wrong_kind == 0 && error < allowed;
     failures += !good;
-    std::printf("%-22s k %-4d %2dx%-2d L %-4lld %-6s error %.2e, largest %.2e%s\n", c.name.c_str(), c.k, c.heads,
+    std::printf("%-22s k %-4d %2dx%-2d L %-4lld %-16s error %.2e, largest %.2e%s\n", c.name.c_str(), c.k, c.heads,
                 c.head, static_cast<long long>(c.length()), name.c_str(), error, worst,
                 good         ? ""
                 : wrong_kind ? "  WRONG (not finite, or not alone)"
@@ -236,7 +284,8 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
 
 void time_case(const Case& c, const GpuDevice& device, const std::string& only, bool steady) {
   const std::size_t bytes = static_cast<std::size_t>(c.tokens()) * 2;
-  DeviceBuffer x(bytes * c.k, "x"), qkv(bytes * 3 * c.width(), "qkv"), o(bytes * c.width(), "o");
+  DeviceBuffer x(bytes * c.k, "x"), normalised(bytes * c.k, "x"), qkv(bytes * 3 * c.width(), "qkv"),
+      o(bytes * c.width(), "o"), gains(bytes * 4, "gains");
   const Data part = random(1 << 20, 1, c.precision, 5);
   for (std::size_t at = 0; at < x.bytes(); at += part.bits.bytes())
     CHECK_CUDA(cudaMemcpy(x.data() + at, part.bits.data(), std::min(part.bits.bytes(), x.bytes() - at),
@@ -284,19 +333,27 @@ void time_case(const Case& c, const GpuDevice& device, const std::string& only, 
     CHECK_CUDA(cudaGraphExecDestroy(replay));
     CHECK_CUDA(cudaGraphDestroy(graph));
   };
-  for (const auto& [name, plan] : candidates(c, device.conditions(c.precision))) {
-    const auto operation = make_qkv_attention(plan, c.shape(), layer.projection->operands(), c.precision, device);
-    measure(name, [&] { operation->enqueue(stream, c.run(x.data(), o.data())); });
+  for (const auto& [name, plan] : candidates(c)) {
+    const auto operation = make_qkv_operation(*layer.normed, plan);
+    void* const out = plan.slot ? o.data() : qkv.data();
+    measure(name, [&] { operation->enqueue(stream, c.run(x.data(), out, gains.data())); });
   }
   const auto product = layer.projection->bind(c.tokens() / c.batch);
-  const auto attention = make_attention(c.shape().attention, c.precision, device);
+  const auto attention = make_attention(c.attention(), c.precision, device);
   kernels::AttentionParams a{};
   a.qkv = qkv.data(), a.o = o.data(), a.tokens = a.mask_cells = c.places();
   a.sequences = c.sequences(), a.length = c.length(), a.heads = c.heads, a.scale = c.scale();
-  const ProjectionRun run{x.data(), nullptr, qkv.data(), {0, c.tokens(), c.tokens()}, c.tokens(), nullptr};
+  const ProjectionRun run{normalised.data(), nullptr, qkv.data(), {0, c.tokens(), c.tokens()}, c.tokens(), nullptr};
+  const auto composed = make_composed_family({});
+  const auto norm = composed->norm({c.norm, c.k, c.k}, c.precision, device);
+  const DeviceBuffer gain = upload(layer.gain), shift = upload(layer.shift);
+  const kernels::NormParams n{x.data(), normalised.data(), nullptr, reinterpret_cast<const float*>(gain.data()),
+                              reinterpret_cast<const float*>(shift.data()), {0, c.tokens(), c.tokens()}, c.tokens(), c.k, c.k, 1e-5f};
+  measure("norm", [&] { norm->enqueue(stream, n); });
   measure("product", [&] { product->enqueue(stream, run); });
   measure("attention", [&] { attention->enqueue(stream, a); });
-  measure("both", [&] { product->enqueue(stream, run), attention->enqueue(stream, a); });
+  measure("norm, product", [&] { norm->enqueue(stream, n), product->enqueue(stream, run); });
+  measure("all three", [&] { norm->enqueue(stream, n), product->enqueue(stream, run), attention->enqueue(stream, a); });
   CHECK_CUDA(cudaEventDestroy(begin));
   CHECK_CUDA(cudaEventDestroy(end));
   CHECK_CUDA(cudaStreamDestroy(stream));
@@ -308,9 +365,11 @@ int compile(const std::string& word) {
     for (const Case& c : list) {
       if (c.name.find(word) == std::string::npos) continue;
       const plan::Conditions conditions{c.precision, 90, 227 * 1024};
-      for (const auto& candidate : candidates(c, conditions))
-        specs.push_back(qkv_attention_kernel(candidate.plan, c.precision));
-      for (const auto& spec : attention_kernels(c.shape().attention, conditions)) specs.push_back(spec);
+      for (const auto& candidate : candidates(c)) specs.push_back(qkv_kernel(candidate.plan, c.precision));
+      for (const auto& spec : attention_kernels(c.attention(), conditions)) specs.push_back(spec);
+      const auto composed = make_composed_family({});
+      for (const auto& spec : composed->norm_kernels({c.norm, c.k, c.k}, c.precision)) specs.push_back(spec);
+      if (c.norm != graph::NormKind::none) specs.push_back(gains_kernel(c.shape(), c.precision));
     }
   }
   std::sort(specs.begin(), specs.end());
@@ -318,7 +377,7 @@ int compile(const std::string& word) {
   const auto compiled = Compiler().compile(specs, 90);
   int bad = 0;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].file != "long/qkv_attention.cuh") continue;
+    if (specs[i].file.find("qkv") == std::string::npos) continue;
     const std::string& log = compiled[i].log;
     const bool spilled = std::regex_search(log, std::regex("[1-9]\\d* bytes spill"));
     const bool serial = log.find("C75") != std::string::npos;
