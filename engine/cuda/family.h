@@ -114,7 +114,6 @@ class NormedQkv {
  public:
   virtual ~NormedQkv() = default;
   virtual std::int64_t gain_bytes_per_token() const noexcept = 0;  // scratch
-  virtual bool stores() const noexcept = 0;  // whether store() is to be used
   virtual std::unique_ptr<const NormedQkvOperation> store() const = 0;
   // Without a mask; null where attention is an operation of its own. `neighbours`: sequences of a sample beside
   // each other, rows or columns.
@@ -149,7 +148,6 @@ class Family {
                                                               const GpuDevice& device) const = 0;
   // Whether the family has a NormedQkv for the layer, its kernels, and itself.
   virtual bool takes_normed_qkv(const NormedQkvShape&, const plan::Conditions&) const { return false; }
-  virtual bool stores_normed_qkv(const NormedQkvShape&) const { return false; }
   virtual std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape&, const AttentionShape&, std::int64_t,
                                                      Precision) const {
     return {};

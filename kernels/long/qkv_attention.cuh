@@ -51,8 +51,13 @@ struct QkvAttention : QkvProduct<F> {
   static __device__ __forceinline__ int first_key(int half) {
     return KEYS > 64 ? 0 : half * 64 + (ALONE ? warp() * 16 / KEYS * KEYS : 0);
   }
-  __device__ __forceinline__ u32 keys() const { return at.own(group); }
-  __device__ __forceinline__ u32 values() const { return at.own(group) + QkvPlan::kTokens * 128; }
+  __device__ __forceinline__ u32 keys() const { return for_now(at.own(group)); }
+  __device__ __forceinline__ u32 values() const { return for_now(at.own(group) + QkvPlan::kTokens * 128); }
+  // Keeps the compiler from finding addresses ahead, for which there are no registers during the product.
+  static __device__ __forceinline__ u32 for_now(u32 address) {
+    asm volatile("" : "+r"(address));
+    return address;
+  }
 
   __device__ __forceinline__ void put_keys_and_values(const Product (&d)[2], const Gains& g) const {
     constexpr int AHEAD = TILES % 4 == 0 ? 4 : TILES;  // tiles whose bias is there at a time
@@ -91,6 +96,7 @@ struct QkvAttention : QkvProduct<F> {
   __device__ __forceinline__ void multiply_keys(Scores& s, const Query& q, int half) const {
     if constexpr (ALONE) {
       const int own = first_key(half) + lane() / 16 * 8 + lane() % 8;
+      const u32 base = keys();
 #pragma unroll
       for (int n = 0; n < KEYS / 8; n += 2) {
 #pragma unroll
@@ -98,7 +104,7 @@ struct QkvAttention : QkvProduct<F> {
 #pragma unroll
         for (int i = 0; i < HEAD / 16; ++i) {
           u32 k[4];
-          load_matrices(k, piece(keys(), own + n * 8, 2 * i + lane() / 8 % 2));
+          load_matrices(k, piece(base, own + n * 8, 2 * i + lane() / 8 % 2));
           mma<T>(s[n], q[i], k[0], k[1]);
           mma<T>(s[n + 1], q[i], k[2], k[3]);
         }
@@ -119,6 +125,7 @@ struct QkvAttention : QkvProduct<F> {
   __device__ __forceinline__ void multiply_values(Output& o, const Weights& w, int half) const {
     if constexpr (ALONE) {
       const int own = first_key(half) + lane() % 16;
+      const u32 base = values();
 #pragma unroll
       for (int n = 0; n < TILES; n += 2) {
 #pragma unroll
@@ -126,7 +133,7 @@ struct QkvAttention : QkvProduct<F> {
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i) {
           u32 v[4];
-          load_matrices_transposed(v, piece(values(), own + i * 16, n + lane() / 16));
+          load_matrices_transposed(v, piece(base, own + i * 16, n + lane() / 16));
           mma<T>(o[n], w[i], v[0], v[1]);
           mma<T>(o[n + 1], w[i], v[2], v[3]);
         }
@@ -191,15 +198,16 @@ struct QkvAttention : QkvProduct<F> {
   // By way of the warp's own rows of the keys, which nobody needs any more.
   __device__ __forceinline__ void store(const Output& o, const Rows& gain, const Item& item, int half) const {
     const int own = half * 64 + warp() * 16;
+    const u32 base = keys();
 #pragma unroll
     for (int n = 0; n < TILES; n += 2) {
       u32 r[4];
 #pragma unroll
       for (int m = 0; m < 4; ++m)
         r[m] = Pair<T>::pack(o[n + m / 2][m % 2 * 2] * gain[m % 2], o[n + m / 2][m % 2 * 2 + 1] * gain[m % 2]);
-      store_matrices(piece(keys(), own + lane() % 16, n + lane() / 16), r);
+      store_matrices(piece(base, own + lane() % 16, n + lane() / 16), r);
     }
-    Base::store_rows(keys() + own * 128, item, half, item.column * HEAD);
+    Base::store_rows(base + own * 128, item, half, item.column * HEAD);
   }
 
   __device__ __forceinline__ void attend(const Product (&d)[2], const Gains& g, const Item& item) const {
@@ -257,11 +265,11 @@ struct QkvAttention : QkvProduct<F> {
 
 #endif
 
-template <class T, int HEAD, int SLOT, int HELD>
+template <class T, int HEAD, int SLOT>
 __global__ void __launch_bounds__(QkvPlan::kThreads, 1) qkv_attention(const __grid_constant__ QkvParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using F = QkvForm<T, HEAD, SLOT, HELD>;
+  using F = QkvForm<T, HEAD, SLOT>;
   run_qkv<F, QkvAttention<F>>(p, memory);
 #endif
 }

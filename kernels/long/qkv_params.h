@@ -17,7 +17,7 @@ struct QkvParams {
   TensorMap out;     // (row of W, or channel of the heads' results, element, sequence % inner, sequence / inner); boxes of
                      // QkvPlan::head channels and 16 tokens
   const float* bias;   // [rows]
-  const float* gains;  // [token]; null: found by the kernel, or no norm
+  const float* gains;  // [token], found ahead (composed/norm.cuh); null: no norm
   Sequences tokens;    // dense, fewer than 2^24
   int length;
   int inner;   // sequences in a row
@@ -26,50 +26,38 @@ struct QkvParams {
   layout::Divisor by_columns, by_along, by_across;
   int rows;       // of the weight, all
   int dim;        // channels of a token
-  int norm;       // QkvNorm
   int slot_bits;  // without attention: an item has 2^slot_bits elements of each of 128 / 2^slot_bits sequences
-  float eps;
   float unit;   // a power of two that was taken out of the weights
   float scale;  // of scores; above 0
   float keep;   // the share of the result that is to stay in L2, above 0
 };
 
-enum QkvNorm : int { kNoNorm = 0, kLayerNorm = 1, kRmsNorm = 2 };
-
 // An item is 128 tokens by 3 HEAD columns: with attention whole sequences and a head.
 struct QkvPlan {
-  int head;      // a third of the columns, a multiple of 16, at most 64
-  int slot;      // with attention, rows of an item that a sequence has: 16, 32, 64 or 128; else 0
-  int held = 0;  // chunks of tokens that stay in shared memory for all columns; 0: they come again for each
+  int head;  // a third of the columns, a multiple of 16, at most 64
+  int slot;  // with attention, rows of an item that a sequence has: 16, 32, 64 or 128; else 0
 
-  static constexpr int kTokens = 128, kGroups = 2, kMostHeld = 6;
+  static constexpr int kTokens = 128, kGroups = 2;
   static constexpr int kThreads = (kGroups + 1) * 128;
+  static constexpr int kLoadRegisters = 24, kComputeRegisters = 240;
   static constexpr int kMostBytes = 227 * 1024;
   static constexpr int kChunkBytes = kTokens * 128;
 
   WARPWEAVE_BOTH int rows() const { return 3 * head; }  // of the weight, of an item
-  WARPWEAVE_BOTH int load_registers() const { return held ? 40 : 24; }
-  WARPWEAVE_BOTH int compute_registers() const { return held ? 232 : 240; }
   WARPWEAVE_BOTH int sequences() const { return kTokens / slot; }
-  // Shared memory, in bytes: tokens that stay; stages of the ring; of each group keys and values (in the place of keys
-  // results), or results; its bias; gains of the tokens that stay; barriers, a full and a free one of each place, one of
-  // each group's turn, one of the gains. Rows are 128 bytes, swizzled.
-  WARPWEAVE_BOTH int weight_at() const { return held ? 0 : kChunkBytes; }  // in a stage
-  WARPWEAVE_BOTH int stage_bytes() const { return weight_at() + rows() * 128; }
-  WARPWEAVE_BOTH int stages_at() const { return held * kChunkBytes; }
+  // Shared memory, in bytes: stages of the ring, each a chunk of tokens and one of the weights; of each group keys and
+  // values (in the place of keys results), or results; its bias; barriers, a full and a free one of each stage, one of
+  // each group's turn. Rows are 128 bytes, swizzled.
+  WARPWEAVE_BOTH int stage_bytes() const { return kChunkBytes + rows() * 128; }
   WARPWEAVE_BOTH int group_bytes() const { return slot ? 2 * kTokens * 128 : 3 * 64 * 128; }
   WARPWEAVE_BOTH int bias_bytes() const { return rows() * 4; }
-  WARPWEAVE_BOTH int gain_bytes() const { return held ? kTokens * 4 : 0; }
   WARPWEAVE_BOTH int stages() const {
-    const int left =
-        kMostBytes - 256 - stages_at() - kGroups * (group_bytes() + bias_bytes()) - gain_bytes();
-    return left / stage_bytes() < 8 ? left / stage_bytes() : 8;
+    return (kMostBytes - 256 - kGroups * (group_bytes() + bias_bytes())) / stage_bytes();
   }
-  WARPWEAVE_BOTH int groups_at() const { return stages_at() + stages() * stage_bytes(); }
+  WARPWEAVE_BOTH int groups_at() const { return stages() * stage_bytes(); }
   WARPWEAVE_BOTH int bias_at() const { return groups_at() + kGroups * group_bytes(); }
-  WARPWEAVE_BOTH int gains_at() const { return bias_at() + kGroups * bias_bytes(); }
-  WARPWEAVE_BOTH int barriers_at() const { return gains_at() + gain_bytes(); }
-  WARPWEAVE_BOTH int shared_bytes() const { return barriers_at() + 16 * (stages() + held) + 8 * (kGroups + 1); }
+  WARPWEAVE_BOTH int barriers_at() const { return bias_at() + kGroups * bias_bytes(); }
+  WARPWEAVE_BOTH int shared_bytes() const { return barriers_at() + 16 * stages() + 8 * kGroups; }
 };
 
 }  // namespace warpweave::kernels::long_attention

@@ -58,11 +58,11 @@ struct QkvStore : QkvProduct<F> {
 
 #endif
 
-template <class T, int HEAD, int HELD>
+template <class T, int HEAD>
 __global__ void __launch_bounds__(QkvPlan::kThreads, 1) qkv_store(const __grid_constant__ QkvParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using F = QkvForm<T, HEAD, 0, HELD>;
+  using F = QkvForm<T, HEAD, 0>;
   run_qkv<F, QkvStore<F>>(p, memory);
 #endif
 }

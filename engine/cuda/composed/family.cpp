@@ -145,7 +145,6 @@ class Composed final : public Family {
   bool takes_normed_qkv(const NormedQkvShape& shape, const plan::Conditions& conditions) const override {
     return cuda::takes_normed_qkv(shape, conditions);
   }
-  bool stores_normed_qkv(const NormedQkvShape& shape) const override { return cuda::stores_normed_qkv(shape); }
   std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape& shape, const AttentionShape& attention,
                                              std::int64_t neighbours, Precision precision) const override {
     return cuda::normed_qkv_kernels(shape, attention, neighbours, precision);

@@ -17,29 +17,11 @@ namespace device_side = kernels::long_attention;
 
 constexpr std::int64_t kLeastChannels = 264;  // up to 256 the long family has its own
 constexpr std::int64_t kMostChannels = 2048;  // that a warp's registers hold (composed/norm.cuh)
-constexpr int kLeastStages = 3;               // of the ring
 
 bool half_operands(Precision precision) { return itemsize(storage_type(precision)) == 2; }
 
-QkvPlan held_if_it_fits(QkvPlan plan, std::int64_t dim) {
-  const std::int64_t chunks = (dim + 63) / 64;
-  if (chunks <= QkvPlan::kMostHeld) {
-    plan.held = static_cast<int>(chunks);
-    if (plan.stages() < kLeastStages) plan.held = 0;
-  }
-  return plan;
-}
-
 // Whether the tokens' gains have to be found ahead.
-bool needs_gains(const NormedQkvShape& shape, const QkvPlan& plan) {
-  return !plan.held && shape.norm != graph::NormKind::none;
-}
-
-device_side::QkvNorm device_kind(graph::NormKind kind) {
-  return kind == graph::NormKind::layer ? device_side::kLayerNorm
-         : kind == graph::NormKind::rms ? device_side::kRmsNorm
-                                        : device_side::kNoNorm;
-}
+bool needs_gains(const NormedQkvShape& shape) { return shape.norm != graph::NormKind::none; }
 
 class PackedNormedQkv final : public NormedQkv {
  public:
@@ -53,7 +35,6 @@ class PackedNormedQkv final : public NormedQkv {
     prepare_tensor_maps();
   }
 
-  bool stores() const noexcept override { return stores_normed_qkv(shape_); }
   std::int64_t gain_bytes_per_token() const noexcept override { return shape_.norm == graph::NormKind::none ? 0 : 4; }
   std::unique_ptr<const NormedQkvOperation> store() const override { return with(qkv_store_plan(shape_)); }
   std::unique_ptr<const NormedQkvOperation> attention(const AttentionShape& attention,
@@ -71,7 +52,7 @@ class PackedNormedQkv final : public NormedQkv {
     Operation(const PackedNormedQkv& owner, const QkvPlan& plan)
         : owner_(owner), plan_(plan), kernel_(owner.device_.kernels().get(qkv_kernel(plan, owner.precision_))) {
       kernel_.allow(static_cast<std::size_t>(plan.shared_bytes()));
-      if (needs_gains(owner.shape_, plan)) {
+      if (needs_gains(owner.shape_)) {
         gains_ = owner.device_.kernels().get(gains_kernel(owner.shape_, owner.precision_));
         const auto element = static_cast<int>(itemsize(storage_type(owner.precision_)));
         const auto dim = static_cast<int>(owner.shape_.dim);
@@ -82,8 +63,7 @@ class PackedNormedQkv final : public NormedQkv {
       p_.rows = static_cast<int>(3 * owner.shape_.heads * owner.shape_.head_dim);
       p_.columns = attends() ? static_cast<int>(owner.shape_.heads) : (p_.rows + plan.rows() - 1) / plan.rows();
       p_.dim = static_cast<int>(owner.shape_.dim);
-      p_.norm = device_kind(owner.shape_.norm);
-      p_.eps = owner.eps_, p_.unit = owner.unit_;
+      p_.unit = owner.unit_;
       encode_weights();
     }
 
@@ -184,7 +164,7 @@ class PackedNormedQkv final : public NormedQkv {
     }
 
     void find_gains(cudaStream_t stream, const NormedQkvRun& run) const {
-      kernels::NormParams n{run.x, run.gains, run.copy, nullptr, nullptr, run.cells, run.tokens, p_.dim, p_.dim, p_.eps};
+      kernels::NormParams n{run.x, run.gains, run.copy, nullptr, nullptr, run.cells, run.tokens, p_.dim, p_.dim, owner_.eps_};
       n.keep = owner_.device_.kept_share(run.tokens * 4);
       gains_.launch(stream,
                       {.blocks = std::min<std::int64_t>((run.tokens + gain_tokens_ - 1) / gain_tokens_,
@@ -215,20 +195,18 @@ bool takes_normed_qkv(const NormedQkvShape& shape, const plan::Conditions& condi
          shape.dim <= kMostChannels && shape.dim % 8 == 0;
 }
 
-bool stores_normed_qkv(const NormedQkvShape& shape) { return qkv_store_plan(shape).held > 0; }
-
 QkvPlan qkv_store_plan(const NormedQkvShape& shape) {
   const std::int64_t rows = 3 * shape.heads * shape.head_dim;
   const auto padded = [rows](int head) { return (rows + 3 * head - 1) / (3 * head) * (3 * head); };
-  return held_if_it_fits({padded(48) < padded(64) ? 48 : 64, 0}, shape.dim);
+  return {padded(48) < padded(64) ? 48 : 64, 0};
 }
 
-std::optional<QkvPlan> any_qkv_attention_plan(const NormedQkvShape& shape, const AttentionShape& attention, bool hold) {
+std::optional<QkvPlan> any_qkv_attention_plan(const NormedQkvShape& shape, const AttentionShape& attention) {
   if ((shape.head_dim != 48 && shape.head_dim != 64) || attention.length > QkvPlan::kTokens || attention.causal)
     return {};
   QkvPlan plan{static_cast<int>(shape.head_dim), 16};
   while (plan.slot < attention.length) plan.slot *= 2;
-  return hold ? held_if_it_fits(plan, shape.dim) : plan;
+  return plan;
 }
 
 std::optional<QkvPlan> qkv_attention_plan(const NormedQkvShape& shape, const AttentionShape& attention,
@@ -244,11 +222,10 @@ std::optional<QkvPlan> qkv_attention_plan(const NormedQkvShape& shape, const Att
 }
 
 KernelSpec qkv_kernel(const QkvPlan& plan, Precision precision) {
-  const std::string type = device_type(precision), head = std::to_string(plan.head), held = std::to_string(plan.held);
+  const std::string type = device_type(precision), head = std::to_string(plan.head);
   const std::string scope = "warpweave::kernels::long_attention::";
-  if (plan.slot == 0) return {"long/qkv_store.cuh", scope + "qkv_store<" + type + ", " + head + ", " + held + ">"};
-  return {"long/qkv_attention.cuh", scope + "qkv_attention<" + type + ", " + head + ", " + std::to_string(plan.slot) +
-                                        ", " + held + ">"};
+  if (plan.slot == 0) return {"long/qkv_store.cuh", scope + "qkv_store<" + type + ", " + head + ">"};
+  return {"long/qkv_attention.cuh", scope + "qkv_attention<" + type + ", " + head + ", " + std::to_string(plan.slot) + ">"};
 }
 
 KernelSpec gains_kernel(const NormedQkvShape& shape, Precision precision) {
@@ -322,13 +299,12 @@ PackedQkv pack_normed_qkv(const NormedQkvShape& shape, const NormedQkvWeights& w
 
 std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape& shape, const AttentionShape& attention,
                                            std::int64_t neighbours, Precision precision) {
-  std::vector<QkvPlan> plans;
-  if (stores_normed_qkv(shape)) plans.push_back(qkv_store_plan(shape));
+  std::vector<QkvPlan> plans = {qkv_store_plan(shape)};
   if (const auto plan = qkv_attention_plan(shape, attention, neighbours)) plans.push_back(*plan);
   std::vector<KernelSpec> list;
   for (const QkvPlan& plan : plans) {
     list.push_back(qkv_kernel(plan, precision));
-    if (needs_gains(shape, plan)) list.push_back(gains_kernel(shape, precision));
+    if (needs_gains(shape)) list.push_back(gains_kernel(shape, precision));
   }
   return list;
 }

@@ -17,17 +17,14 @@ using QkvPlan = kernels::long_attention::QkvPlan;
 
 // Whether there are kernels for such a layer.
 bool takes_normed_qkv(const NormedQkvShape& shape, const plan::Conditions& conditions);
-// Whether they are used without attention: else norm and product are steps of their own.
-bool stores_normed_qkv(const NormedQkvShape& shape);
 QkvPlan qkv_store_plan(const NormedQkvShape& shape);
 // Nothing where attention is a kernel of its own: it has to be, or it is faster.
 std::optional<QkvPlan> qkv_attention_plan(const NormedQkvShape& shape, const AttentionShape& attention,
                                           std::int64_t neighbours);
-// Without asking what is faster. `hold`: tokens stay in shared memory if they fit.
-std::optional<QkvPlan> any_qkv_attention_plan(const NormedQkvShape& shape, const AttentionShape& attention,
-                                              bool hold = true);
+// Without asking what is faster.
+std::optional<QkvPlan> any_qkv_attention_plan(const NormedQkvShape& shape, const AttentionShape& attention);
 KernelSpec qkv_kernel(const QkvPlan& plan, Precision precision);
-// One over the deviations of tokens, ahead of a kernel in which they do not stay.
+// One over the deviations of tokens, which those kernels ask for.
 KernelSpec gains_kernel(const NormedQkvShape& shape, Precision precision);
 
 struct PackedQkv {

@@ -74,8 +74,9 @@ std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProble
   auto list = joined({family.attention_kernels(attention, conditions), family.projection_kernels(layout.output, precision)});
   const auto add = [&list](const std::vector<KernelSpec>& more) { list.insert(list.end(), more.begin(), more.end()); };
   const auto normed = normed_qkv_shape(family, layer, layout, conditions);
-  if (normed) add(family.normed_qkv_kernels(*normed, attention, neighbours(layer, problem.input), precision));
-  if (!normed || !family.stores_normed_qkv(*normed)) {
+  if (normed) {
+    add(family.normed_qkv_kernels(*normed, attention, neighbours(layer, problem.input), precision));
+  } else {
     add(family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision));
     add(family.projection_kernels(layout.qkv, precision));
   }
@@ -132,8 +133,7 @@ class AttentionStep final : public Step {
                                                .norm_bias = weights.find("norm.bias"),
                                                .eps = static_cast<float>(layer.norm.eps)},
                                               context.precision, context.device);
-    }
-    if (!normed || !normed_qkv_->stores()) {
+    } else {
       norm_.emplace(context, layer.norm, layer.dim, weights, layout_.token);
       qkv_ = context.family.projection(layout_.qkv, qkv_weight, qkv_bias, context.precision, context.device);
     }
@@ -150,7 +150,7 @@ class AttentionStep final : public Step {
   BuildContext context_;
   AxialAttention layer_;
   Layout layout_;
-  // norm_ and qkv_, unless normed_qkv_ stores what they would.
+  // norm_ and qkv_, or normed_qkv_.
   std::optional<NormPart> norm_;
   std::unique_ptr<const NormedQkv> normed_qkv_;
   std::unique_ptr<const Projection> qkv_, output_;
@@ -177,7 +177,7 @@ class AttentionStep::Bound final : public BoundStep {
                                                   step.context_.precision, step.context_.device)) {
     if (step.layer_.rope) prepare_rope();
     if (!step.normed_qkv_) return;
-    if (step.normed_qkv_->stores()) store_ = step.normed_qkv_->store();
+    store_ = step.normed_qkv_->store();
     if (!step.layer_.rope) {
       qkv_attention_ =
           step.normed_qkv_->attention(attention_shape(step.layer_, step.layout_, shape.input),
