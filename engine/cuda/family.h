@@ -86,18 +86,18 @@ struct NormedQkvShape {
   graph::NormKind norm = graph::NormKind::layer;
 };
 struct NormedQkvWeights {
-  std::span<const float> qkv, qkv_bias;  // [3 heads head_dim, dim], and [3 heads head_dim] or empty
-  const float* norm_weight = nullptr;    // [dim]; null: 1
-  const float* norm_bias = nullptr;      // [dim]; null: 0
+  std::span<const float> qkv, qkv_bias = {};  // [3 heads head_dim, dim], and [3 heads head_dim] or empty
+  const float* norm_weight = nullptr;         // [dim]; null: 1
+  const float* norm_bias = nullptr;           // [dim]; null: 0
   float eps = 0;
 };
 struct NormedQkvRun {
-  const void* x = nullptr;    // the grid
-  kernels::Cells cells{};     // of its slice
+  const void* x = nullptr;  // the grid
+  kernels::Cells cells{};   // of its slice
   std::int64_t tokens = 0;
-  void* out = nullptr;        // dense: q, k, v, or the heads' results
-  void* gains = nullptr;      // gain_bytes_per_token() for each token
-  void* copy = nullptr;       // a grid that gets the cells as they are, where the operation copies(); null: none
+  void* out = nullptr;    // dense: q, k, v, or the heads' results
+  void* gains = nullptr;  // gain_bytes_per_token() for each token
+  void* copy = nullptr;   // a grid that gets the cells as they are, where the operation copies(); null: none
   // For attention: where the sequences' cells are, from the slice's first one on, and their tokens.
   kernels::Sequences grid_sequences{}, token_sequences{};
   std::int64_t sequences = 0, length = 0;
@@ -115,8 +115,8 @@ class NormedQkv {
   virtual ~NormedQkv() = default;
   virtual std::int64_t gain_bytes_per_token() const noexcept = 0;  // scratch
   virtual std::unique_ptr<const NormedQkvOperation> store() const = 0;
-  // Without a mask; null where attention is an operation of its own. `neighbours`: sequences of a sample beside
-  // each other, rows or columns.
+  // Without a mask; null where attention is an operation of its own. `neighbours`: sequences of a sample
+  // beside each other, rows or columns.
   virtual std::unique_ptr<const NormedQkvOperation> attention(const AttentionShape& shape,
                                                               std::int64_t neighbours) const = 0;
 };
@@ -148,12 +148,12 @@ class Family {
                                                               const GpuDevice& device) const = 0;
   // Whether the family has a NormedQkv for the layer, its kernels, and itself.
   virtual bool takes_normed_qkv(const NormedQkvShape&, const plan::Conditions&) const { return false; }
-  virtual std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape&, const AttentionShape&, std::int64_t,
-                                                     Precision) const {
+  virtual std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape&, const AttentionShape&,
+                                                     std::int64_t, Precision) const {
     return {};
   }
-  virtual std::unique_ptr<const NormedQkv> normed_qkv(const NormedQkvShape&, const NormedQkvWeights&, Precision,
-                                                      const GpuDevice&) const {
+  virtual std::unique_ptr<const NormedQkv> normed_qkv(const NormedQkvShape&, const NormedQkvWeights&,
+                                                      Precision, const GpuDevice&) const {
     return nullptr;
   }
 

@@ -1,5 +1,5 @@
-// What the host hands to kernels/long/qkv_attention.cuh and qkv_store.cuh, and how it cuts the work. Shared by host and
-// device.
+// What the host hands to kernels/long/qkv_attention.cuh and qkv_store.cuh, and how it cuts the work. Shared
+// by host and device.
 #pragma once
 
 #include "layout/divisor.h"
@@ -7,29 +7,31 @@
 
 namespace warpweave::kernels::long_attention {
 
-// Weights of q, k and v have the norm folded in: a token's result is gain unit x W^T + bias, gain being one over its
-// deviation. Rows of W sum up to zero, to the last bit, where the norm takes a token's mean away.
+// Weights of q, k and v have the norm folded in: a token's result is gain unit x W^T + bias, gain being one
+// over its deviation. Rows of W sum up to zero, to the last bit, where the norm takes a token's mean away.
 struct QkvParams {
-  TensorMap x;       // (channel, element of a sequence, sequence % inner, sequence / inner) of tokens as they are;
-                     // boxes of 64 channels and as many elements and sequences as an item has
-  TensorMap weight;  // attention: (channel, row of a head, head, q, k or v), boxes of 64 channels, all rows and all
-                     // three; else (channel, row), boxes of 64 channels and QkvPlan::rows() rows
-  TensorMap out;     // (row of W, or channel of the heads' results, element, sequence % inner, sequence / inner); boxes of
-                     // QkvPlan::head channels and 16 tokens
+  TensorMap x;  // (channel, element of a sequence, sequence % inner, sequence / inner) of tokens as they are;
+                // boxes of 64 channels and as many elements and sequences as an item has
+  TensorMap weight;    // attention: (channel, row of a head, head, q, k or v), boxes of 64 channels, all rows
+                       // and all three; else (channel, row), boxes of 64 channels and QkvPlan::rows() rows
+  TensorMap out;       // (row of W, or channel of the heads' results, element, sequence % inner, sequence /
+                       // inner); boxes of QkvPlan::head channels and 16 tokens
   const float* bias;   // [rows]
   const float* gains;  // [token], found ahead (composed/norm.cuh); null: no norm
   Sequences tokens;    // dense, fewer than 2^24
   int length;
-  int inner;   // sequences in a row
-  int items;   // below 2^30
-  int columns, along, across;  // items of the same tokens: heads, or parts of the rows; of a sequence; of sequences in a row
+  int inner;  // sequences in a row
+  int items;  // below 2^30
+  int columns, along,
+      across;  // items of the same tokens: heads, or parts of the rows; of a sequence; of sequences in a row
   layout::Divisor by_columns, by_along, by_across;
   int rows;       // of the weight, all
   int dim;        // channels of a token
-  int slot_bits;  // without attention: an item has 2^slot_bits elements of each of 128 / 2^slot_bits sequences
-  float unit;   // a power of two that was taken out of the weights
-  float scale;  // of scores; above 0
-  float keep;   // the share of the result that is to stay in L2, above 0
+  int slot_bits;  // without attention: an item has 2^slot_bits elements of each of 128 / 2^slot_bits
+                  // sequences
+  float unit;     // a power of two that was taken out of the weights
+  float scale;    // of scores; above 0
+  float keep;     // the share of the result that is to stay in L2, above 0
 };
 
 // An item is 128 tokens by 3 HEAD columns: with attention whole sequences and a head.
@@ -45,9 +47,9 @@ struct QkvPlan {
 
   WARPWEAVE_BOTH int rows() const { return 3 * head; }  // of the weight, of an item
   WARPWEAVE_BOTH int sequences() const { return kTokens / slot; }
-  // Shared memory, in bytes: stages of the ring, each a chunk of tokens and one of the weights; of each group keys and
-  // values (in the place of keys results), or results; its bias; barriers, a full and a free one of each stage, one of
-  // each group's turn. Rows are 128 bytes, swizzled.
+  // Shared memory, in bytes: stages of the ring, each a chunk of tokens and one of the weights; of each group
+  // keys and values (in the place of keys results), or results; its bias; barriers, a full and a free one of
+  // each stage, one of each group's turn. Rows are 128 bytes, swizzled.
   WARPWEAVE_BOTH int stage_bytes() const { return kChunkBytes + rows() * 128; }
   WARPWEAVE_BOTH int group_bytes() const { return slot ? 2 * kTokens * 128 : 3 * 64 * 128; }
   WARPWEAVE_BOTH int bias_bytes() const { return rows() * 4; }

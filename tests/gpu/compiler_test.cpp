@@ -378,6 +378,29 @@ TEST_F(Nvrtc, HoppersAttentionCompilesWithoutSpills) {
   }
 }
 
+// Norm, q, k, v and attention of wide layers: every slot of sequences, both widths of heads; and without
+// attention.
+TEST_F(Nvrtc, WideLayersCompileWithoutSpills) {
+  for (const char* heads : {"heads: 8, head_dim: 48", "heads: 6, head_dim: 64"}) {
+    const graph::Graph graph = graph_of(
+        "  - axial_attention: {axis: row, " + std::string(heads) + ", tensors: \"a_{name}\"}\n", 384);
+    EngineOptions options;
+    options.plan = "composed", options.strict = true;
+    for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+      options.precision = precision;
+      std::set<std::string> kernels;
+      for (const std::int64_t length : {16, 32, 64, 128}) {
+        for (const Compiled& c : compile_for(graph, {1, 64, length}, "sm_90a", options)) {
+          if (!c.spec.file.starts_with("long/qkv_")) continue;
+          kernels.insert(c.spec.expression);
+          expect_registers_suffice(c);
+        }
+      }
+      EXPECT_EQ(kernels.size(), 5u) << heads;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          testing::Values(Build{"sm_80", Precision::bf16}, Build{"sm_86", Precision::fp32},
                                          Build{"sm_89", Precision::fp16}, Build{"sm_90a", Precision::bf16},

@@ -1,11 +1,12 @@
-// warpweave_product_algorithms [--steady SECONDS] [--only WORD] [WORKSPACE_MIB...]     needs a GPU; default 0 and 32
+// warpweave_product_algorithms [--steady SECONDS] [--only WORD] [WORKSPACE_MIB...]     needs a GPU; default 0
+// and 32
 //
 // How much is left on the table by taking cuBLASLt's first suggestion: for the 16-bit products of the large
 // shapes, every algorithm that its heuristic names (for the number of tokens at hand, and for the number that
 // the engine asks about) is timed, and its result compared with that of the first, bit by bit. None splits
-// the sum over k. With --steady each also runs for so long, and its time and energy under the GPU's power limit
-// are printed (steady.h). Printed of each: time, place in the lists, algorithm, tile, stages, cluster, custom option,
-// kernel. y [tokens, n] = a [tokens, k] w[n, k]^T, or y += a w^T + bias.
+// the sum over k. With --steady each also runs for so long, and its time and energy under the GPU's power
+// limit are printed (steady.h). Printed of each: time, place in the lists, algorithm, tile, stages, cluster,
+// custom option, kernel. y [tokens, n] = a [tokens, k] w[n, k]^T, or y += a w^T + bias.
 #include <cublasLt.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>

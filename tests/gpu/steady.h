@@ -1,5 +1,6 @@
-// The time and the energy of a launch once the GPU's clocks have settled: under long products a GPU reaches its power
-// limit after some ten milliseconds and lowers its clocks, and from then on what takes less energy is faster.
+// The time and the energy of a launch once the GPU's clocks have settled: under long products a GPU reaches
+// its power limit after some ten milliseconds and lowers its clocks, and from then on what takes less energy
+// is faster.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +12,8 @@
 
 namespace warpweave::test {
 
-// Joules that the GPU has taken since its driver was loaded, by NVML; 0 where that is not there. It is renewed every 20 to
-// 100 ms.
+// Joules that the GPU has taken since its driver was loaded, by NVML; 0 where that is not there. It is
+// renewed every 20 to 100 ms.
 inline double joules_taken() {
   static const auto read = []() -> int (*)(void*, unsigned long long*) {
     void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -24,9 +25,9 @@ inline double joules_taken() {
   }();
   static void* const device = []() -> void* {
     void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    const auto find = library ? reinterpret_cast<int (*)(unsigned, void**)>(
-                                    dlsym(library, "nvmlDeviceGetHandleByIndex_v2"))
-                              : nullptr;
+    const auto find =
+        library ? reinterpret_cast<int (*)(unsigned, void**)>(dlsym(library, "nvmlDeviceGetHandleByIndex_v2"))
+                : nullptr;
     void* found = nullptr;
     return find && find(0, &found) == 0 ? found : nullptr;
   }();

@@ -20,6 +20,7 @@
 #include "properties/problem.h"
 #include "warpweave/error.h"
 #include "whole_layer_test.h"
+#include "wide_layer_test.h"
 
 namespace warpweave::long_test {
 namespace {
@@ -362,6 +363,9 @@ void compile_all(const std::string& architecture) {
     for (const Shape& s : {Shape{1, 6, 150}, Shape{1, 150, 6}})
       list.push_back({properties::make_block(128, 4), s, precision});
   for_whole_layers([&](const Model& m, const Shape& s, Precision precision) {
+    list.push_back({m, s, precision});
+  });
+  for_wide_layers([&](const Model& m, const Shape& s, Precision precision) {
     list.push_back({m, s, precision});
   });
   std::atomic<std::size_t> next{0};

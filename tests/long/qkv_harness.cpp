@@ -1,5 +1,5 @@
-// Compiles, checks and times the kernels for norm, q, k, v, and attention of short sequences, of wide tokens on compute
-// capability 9.0 by themselves, beside the norm, cuBLASLt's product and attention's own kernel:
+// Compiles, checks and times the kernels for norm, q, k, v, and attention of short sequences, of wide tokens
+// on compute capability 9.0 by themselves, beside the norm, cuBLASLt's product and attention's own kernel:
 //
 //   compile [WORD]    every kernel of the cases, into the cache; needs no GPU
 //   check [WORD]      random problems against float64; outputs poisoned, NaN in one sequence
@@ -87,7 +87,8 @@ std::vector<Case> checked() {
   for (const int length : {1, 2, 15, 16}) list.push_back({"odd", 384, 3, 64, 2, 37, length, true});
   for (const int length : {17, 20, 32}) list.push_back({"odd", 320, 3, 48, 3, 7, length, true});
   for (const int length : {33, 47, 60, 64}) list.push_back({"odd columns", 72, 2, 48, 2, length, 5, false});
-  for (const int length : {65, 100, 127, 128}) list.push_back({"odd columns", 520, 2, 64, 2, length, 5, false});
+  for (const int length : {65, 100, 127, 128})
+    list.push_back({"odd columns", 520, 2, 64, 2, length, 5, false});
   list.push_back({"steep", 384, 2, 64, 1, 5, 100, true, Precision::bf16, 20});
   list.push_back({"unfolded", 384, 2, 64, 1, 5, 100, true, Precision::bf16, 1, true, false});
   list.push_back({"no bias", 384, 2, 48, 1, 5, 60, true, Precision::bf16, 1, false});
@@ -98,9 +99,12 @@ std::vector<Case> checked() {
     list.push_back({"norm", 384, 2, 48, 1, 5, 60, true, Precision::bf16, 1, true, true, norm});
     list.push_back({"norm", 520, 2, 64, 1, 5, 60, false, Precision::bf16, 1, true, true, norm});
   }
-  list.push_back({"far mean", 384, 2, 48, 1, 5, 60, true, Precision::bf16, 1, true, true, graph::NormKind::layer, 100});
-  list.push_back({"far mean", 776, 2, 64, 1, 100, 3, false, Precision::bf16, 1, true, true, graph::NormKind::layer, -100});
-  list.push_back({"far mean", 384, 2, 64, 1, 5, 60, true, Precision::fp16, 1, true, true, graph::NormKind::layer, 3000});
+  list.push_back(
+      {"far mean", 384, 2, 48, 1, 5, 60, true, Precision::bf16, 1, true, true, graph::NormKind::layer, 100});
+  list.push_back({"far mean", 776, 2, 64, 1, 100, 3, false, Precision::bf16, 1, true, true,
+                  graph::NormKind::layer, -100});
+  list.push_back(
+      {"far mean", 384, 2, 64, 1, 5, 60, true, Precision::fp16, 1, true, true, graph::NormKind::layer, 3000});
   for (std::size_t i = 0, plain = list.size(); i < plain; ++i) {
     Case c = list[i];
     c.precision = Precision::fp16, c.name += " fp16";
@@ -115,11 +119,16 @@ std::vector<Case> small() {
           {"small columns short", 384, 2, 48, 2, 30, 5, false}};
 }
 std::vector<Case> timed() {
-  return {{"msa768 columns", 768, 12, 64, 1, 128, 512, false}, {"audio rows", 384, 8, 48, 1, 800, 60, true},
-          {"msa768 rows", 768, 12, 64, 1, 128, 512, true}, {"audio columns", 384, 8, 48, 1, 800, 60, false},
-          {"video columns", 768, 12, 64, 2, 16, 1568, false},  {"image rows", 512, 8, 64, 4, 64, 64, true},
-          {"image columns", 512, 8, 64, 4, 64, 64, false},     {"wide rows 32", 1024, 16, 64, 16, 32, 32, true},
-          {"few", 384, 8, 48, 1, 32, 60, true},                {"96 of 128", 768, 12, 64, 1, 96, 512, false}};
+  return {{"msa768 columns", 768, 12, 64, 1, 128, 512, false},
+          {"audio rows", 384, 8, 48, 1, 800, 60, true},
+          {"msa768 rows", 768, 12, 64, 1, 128, 512, true},
+          {"audio columns", 384, 8, 48, 1, 800, 60, false},
+          {"video columns", 768, 12, 64, 2, 16, 1568, false},
+          {"image rows", 512, 8, 64, 4, 64, 64, true},
+          {"image columns", 512, 8, 64, 4, 64, 64, false},
+          {"wide rows 32", 1024, 16, 64, 16, 32, 32, true},
+          {"few", 384, 8, 48, 1, 32, 60, true},
+          {"96 of 128", 768, 12, 64, 1, 96, 512, false}};
 }
 
 struct Data {
@@ -153,7 +162,11 @@ struct Layer {
       for (std::int64_t i = 0; i < c.k; ++i) weight[row * c.k + i] *= static_cast<float>(times);
     }
     normed = make_normed_qkv(c.shape(),
-                             {.qkv = weight, .qkv_bias = bias, .norm_weight = gain.data(), .norm_bias = shift.data(), .eps = 1e-5f},
+                             {.qkv = weight,
+                              .qkv_bias = bias,
+                              .norm_weight = gain.data(),
+                              .norm_bias = shift.data(),
+                              .eps = 1e-5f},
                              c.precision, device);
     projection = make_composed_projection({.n = 3 * c.width(), .k = c.k}, weight, bias, c.precision, device);
   }
@@ -173,8 +186,8 @@ std::vector<double> normalised(const Case& c, const Layer& layer, const float* x
 
 // One sequence's results for one head, in float64.
 // With attention o [length, head], else q, k, v [length, 3 head].
-std::vector<double> expected(const Case& c, const Layer& layer, const std::vector<float>& x, std::int64_t sequence,
-                             int head, bool attends) {
+std::vector<double> expected(const Case& c, const Layer& layer, const std::vector<float>& x,
+                             std::int64_t sequence, int head, bool attends) {
   const std::int64_t L = c.length();
   std::vector<double> qkv[3], o(L * c.head, 0.0), all;
   for (auto& part : qkv) part.resize(L * c.head);
@@ -212,9 +225,7 @@ struct Candidate {
 };
 std::vector<Candidate> candidates(const Case& c) {
   std::vector<Candidate> list;
-  const auto add = [&](const std::string& name, const QkvPlan& plan) {
-    list.push_back({name, plan});
-  };
+  const auto add = [&](const std::string& name, const QkvPlan& plan) { list.push_back({name, plan}); };
   if (const auto plan = any_qkv_attention_plan(c.shape(), c.attention())) add("with attention", *plan);
   add("stored", qkv_store_plan(c.shape()));
   return list;
@@ -266,11 +277,12 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
       }
     }
     const double error = std::sqrt(difference / size);
-    const double allowed = (c.precision == Precision::bf16 ? 8e-3 : 1e-3) * std::max(1.0, c.spread / 2) * (c.mean > 1000 ? 2 : 1);
+    const double allowed = (c.precision == Precision::bf16 ? 8e-3 : 1e-3) * std::max(1.0, c.spread / 2) *
+                           (c.mean > 1000 ? 2 : 1);
     const bool good = wrong_kind == 0 && error < allowed;
     failures += !good;
-    std::printf("%-22s k %-4d %2dx%-2d L %-4lld %-16s error %.2e, largest %.2e%s\n", c.name.c_str(), c.k, c.heads,
-                c.head, static_cast<long long>(c.length()), name.c_str(), error, worst,
+    std::printf("%-22s k %-4d %2dx%-2d L %-4lld %-16s error %.2e, largest %.2e%s\n", c.name.c_str(), c.k,
+                c.heads, c.head, static_cast<long long>(c.length()), name.c_str(), error, worst,
                 good         ? ""
                 : wrong_kind ? "  WRONG (not finite, or not alone)"
                              : "  WRONG");
@@ -324,8 +336,8 @@ void time_case(const Case& c, const GpuDevice& device, const std::string& only, 
       times.push_back(ms * 100);
     }
     std::sort(times.begin(), times.end());
-    std::printf("%-16s %-18s %7.1f us (shortest %.1f), %4.0f TFLOP/s\n", c.name.c_str(), name.c_str(), times[4],
-                times[0], flops / times[4] / 1e6);
+    std::printf("%-16s %-18s %7.1f us (shortest %.1f), %4.0f TFLOP/s\n", c.name.c_str(), name.c_str(),
+                times[4], times[0], flops / times[4] / 1e6);
     std::fflush(stdout);
     CHECK_CUDA(cudaGraphExecDestroy(replay));
     CHECK_CUDA(cudaGraphDestroy(graph));
@@ -340,17 +352,27 @@ void time_case(const Case& c, const GpuDevice& device, const std::string& only, 
   kernels::AttentionParams a{};
   a.qkv = qkv.data(), a.o = o.data(), a.tokens = a.mask_cells = c.places();
   a.sequences = c.sequences(), a.length = c.length(), a.heads = c.heads, a.scale = c.scale();
-  const ProjectionRun run{normalised.data(), nullptr, qkv.data(), {0, c.tokens(), c.tokens()}, c.tokens(), nullptr};
+  const ProjectionRun run{normalised.data(),           nullptr,    qkv.data(),
+                          {0, c.tokens(), c.tokens()}, c.tokens(), nullptr};
   const auto composed = make_composed_family({});
   const auto norm = composed->norm({c.norm, c.k, c.k}, c.precision, device);
   const DeviceBuffer gain = upload(layer.gain), shift = upload(layer.shift);
-  const kernels::NormParams n{x.data(), normalised.data(), nullptr, reinterpret_cast<const float*>(gain.data()),
-                              reinterpret_cast<const float*>(shift.data()), {0, c.tokens(), c.tokens()}, c.tokens(), c.k, c.k, 1e-5f};
+  const kernels::NormParams n{x.data(),
+                              normalised.data(),
+                              nullptr,
+                              reinterpret_cast<const float*>(gain.data()),
+                              reinterpret_cast<const float*>(shift.data()),
+                              {0, c.tokens(), c.tokens()},
+                              c.tokens(),
+                              c.k,
+                              c.k,
+                              1e-5f};
   measure("norm", [&] { norm->enqueue(stream, n); });
   measure("product", [&] { product->enqueue(stream, run); });
   measure("attention", [&] { attention->enqueue(stream, a); });
   measure("norm, product", [&] { norm->enqueue(stream, n), product->enqueue(stream, run); });
-  measure("all three", [&] { norm->enqueue(stream, n), product->enqueue(stream, run), attention->enqueue(stream, a); });
+  measure("all three",
+          [&] { norm->enqueue(stream, n), product->enqueue(stream, run), attention->enqueue(stream, a); });
   CHECK_CUDA(cudaEventDestroy(begin));
   CHECK_CUDA(cudaEventDestroy(end));
   CHECK_CUDA(cudaStreamDestroy(stream));
@@ -387,7 +409,8 @@ int compile(const std::string& word) {
 }
 
 int run(int argc, char** argv) {
-  const std::string command = argc > 1 ? argv[1] : "", word = argc > 2 ? argv[2] : "", kernel = argc > 3 ? argv[3] : "";
+  const std::string command = argc > 1 ? argv[1] : "", word = argc > 2 ? argv[2] : "",
+                    kernel = argc > 3 ? argv[3] : "";
   const auto with = [&](std::vector<Case> list) {
     std::erase_if(list, [&](const Case& c) { return c.name.find(word) == std::string::npos; });
     return list;

@@ -35,7 +35,9 @@ class PackedNormedQkv final : public NormedQkv {
     prepare_tensor_maps();
   }
 
-  std::int64_t gain_bytes_per_token() const noexcept override { return shape_.norm == graph::NormKind::none ? 0 : 4; }
+  std::int64_t gain_bytes_per_token() const noexcept override {
+    return shape_.norm == graph::NormKind::none ? 0 : 4;
+  }
   std::unique_ptr<const NormedQkvOperation> store() const override { return with(qkv_store_plan(shape_)); }
   std::unique_ptr<const NormedQkvOperation> attention(const AttentionShape& attention,
                                                       std::int64_t neighbours) const override {
@@ -50,7 +52,9 @@ class PackedNormedQkv final : public NormedQkv {
   class Operation final : public NormedQkvOperation {
    public:
     Operation(const PackedNormedQkv& owner, const QkvPlan& plan)
-        : owner_(owner), plan_(plan), kernel_(owner.device_.kernels().get(qkv_kernel(plan, owner.precision_))) {
+        : owner_(owner),
+          plan_(plan),
+          kernel_(owner.device_.kernels().get(qkv_kernel(plan, owner.precision_))) {
       kernel_.allow(static_cast<std::size_t>(plan.shared_bytes()));
       if (needs_gains(owner.shape_)) {
         gains_ = owner.device_.kernels().get(gains_kernel(owner.shape_, owner.precision_));
@@ -61,7 +65,8 @@ class PackedNormedQkv final : public NormedQkv {
       }
       p_.bias = reinterpret_cast<const float*>(owner.bias_.data());
       p_.rows = static_cast<int>(3 * owner.shape_.heads * owner.shape_.head_dim);
-      p_.columns = attends() ? static_cast<int>(owner.shape_.heads) : (p_.rows + plan.rows() - 1) / plan.rows();
+      p_.columns =
+          attends() ? static_cast<int>(owner.shape_.heads) : (p_.rows + plan.rows() - 1) / plan.rows();
       p_.dim = static_cast<int>(owner.shape_.dim);
       p_.unit = owner.unit_;
       encode_weights();
@@ -88,15 +93,17 @@ class PackedNormedQkv final : public NormedQkv {
         const auto stride = [channels](std::int64_t extent, std::int64_t cells) {
           return (extent > 1 ? cells : 1) * channels * 2;
         };
-        encode_tensor_map(to, {.address = address,
-                               .extent = {channels, site.length, inner, outer},
-                               .stride = {stride(site.length, at.step), stride(inner, at.inner_stride),
-                                          stride(outer, at.outer_stride)},
-                               .box = {static_cast<std::uint32_t>(box_channels), static_cast<std::uint32_t>(box_elements),
-                                       static_cast<std::uint32_t>(box_sequences), 1},
-                               .swizzle = 128});
+        encode_tensor_map(
+            to, {.address = address,
+                 .extent = {channels, site.length, inner, outer},
+                 .stride = {stride(site.length, at.step), stride(inner, at.inner_stride),
+                            stride(outer, at.outer_stride)},
+                 .box = {static_cast<std::uint32_t>(box_channels), static_cast<std::uint32_t>(box_elements),
+                         static_cast<std::uint32_t>(box_sequences), 1},
+                 .swizzle = 128});
       };
-      map(&p.x, static_cast<const std::byte*>(run.x) + run.cells.first * dim * 2, dim, site.cells, 64, elements, beside);
+      map(&p.x, static_cast<const std::byte*>(run.x) + run.cells.first * dim * 2, dim, site.cells, 64,
+          elements, beside);
       const std::int64_t stored = std::min<std::int64_t>(elements, 16);  // rows of a warp
       map(&p.out, run.out, width, site.tokens, plan_.head, stored, 16 / stored);
       p.tokens = site.tokens;
@@ -126,7 +133,9 @@ class PackedNormedQkv final : public NormedQkv {
     static Site of_sequences(const NormedQkvRun& run) {
       Site s{run.grid_sequences, run.token_sequences, run.sequences, run.length};
       // Rows of several samples are one row of sequences.
-      const auto even = [](const kernels::Sequences& q) { return q.outer_stride == q.inner * q.inner_stride; };
+      const auto even = [](const kernels::Sequences& q) {
+        return q.outer_stride == q.inner * q.inner_stride;
+      };
       if (even(s.cells) && even(s.tokens))
         s.cells.inner = s.tokens.inner = std::max<std::int64_t>(s.cells.inner, run.sequences);
       return s;
@@ -139,7 +148,8 @@ class PackedNormedQkv final : public NormedQkv {
     static layout::Divisor divisor(int n) { return layout::Divisor::of(static_cast<unsigned>(n)); }
 
     void encode_weights() {
-      const std::int64_t dim = p_.dim, row = dim * 2, head = owner_.shape_.head_dim, heads = owner_.shape_.heads;
+      const std::int64_t dim = p_.dim, row = dim * 2, head = owner_.shape_.head_dim,
+                         heads = owner_.shape_.heads;
       TensorMapShape map{.address = owner_.weight_.data(), .swizzle = 128};
       if (attends()) {
         map.extent = {dim, head, heads, 3}, map.stride = {row, row * head, row * head * heads};
@@ -164,14 +174,15 @@ class PackedNormedQkv final : public NormedQkv {
     }
 
     void find_gains(cudaStream_t stream, const NormedQkvRun& run) const {
-      kernels::NormParams n{run.x, run.gains, run.copy, nullptr, nullptr, run.cells, run.tokens, p_.dim, p_.dim, owner_.eps_};
+      kernels::NormParams n{run.x,     run.gains,  run.copy, nullptr, nullptr,
+                            run.cells, run.tokens, p_.dim,   p_.dim,  owner_.eps_};
       n.keep = owner_.device_.kept_share(run.tokens * 4);
       gains_.launch(stream,
-                      {.blocks = std::min<std::int64_t>((run.tokens + gain_tokens_ - 1) / gain_tokens_,
-                                                        most_gain_blocks_),
-                       .threads = 128,
-                       .overlap_previous = true},
-                      n);
+                    {.blocks = std::min<std::int64_t>((run.tokens + gain_tokens_ - 1) / gain_tokens_,
+                                                      most_gain_blocks_),
+                     .threads = 128,
+                     .overlap_previous = true},
+                    n);
     }
 
     const PackedNormedQkv& owner_;
@@ -191,8 +202,8 @@ class PackedNormedQkv final : public NormedQkv {
 }  // namespace
 
 bool takes_normed_qkv(const NormedQkvShape& shape, const plan::Conditions& conditions) {
-  return conditions.compute_capability == 90 && half_operands(conditions.precision) && shape.dim >= kLeastChannels &&
-         shape.dim <= kMostChannels && shape.dim % 8 == 0;
+  return conditions.compute_capability == 90 && half_operands(conditions.precision) &&
+         shape.dim >= kLeastChannels && shape.dim <= kMostChannels && shape.dim % 8 == 0;
 }
 
 QkvPlan qkv_store_plan(const NormedQkvShape& shape) {
@@ -202,7 +213,8 @@ QkvPlan qkv_store_plan(const NormedQkvShape& shape) {
 }
 
 std::optional<QkvPlan> any_qkv_attention_plan(const NormedQkvShape& shape, const AttentionShape& attention) {
-  if ((shape.head_dim != 48 && shape.head_dim != 64) || attention.length > QkvPlan::kTokens || attention.causal)
+  if ((shape.head_dim != 48 && shape.head_dim != 64) || attention.length > QkvPlan::kTokens ||
+      attention.causal)
     return {};
   QkvPlan plan{static_cast<int>(shape.head_dim), 16};
   while (plan.slot < attention.length) plan.slot *= 2;
@@ -225,7 +237,8 @@ KernelSpec qkv_kernel(const QkvPlan& plan, Precision precision) {
   const std::string type = device_type(precision), head = std::to_string(plan.head);
   const std::string scope = "warpweave::kernels::long_attention::";
   if (plan.slot == 0) return {"long/qkv_store.cuh", scope + "qkv_store<" + type + ", " + head + ">"};
-  return {"long/qkv_attention.cuh", scope + "qkv_attention<" + type + ", " + head + ", " + std::to_string(plan.slot) + ">"};
+  return {"long/qkv_attention.cuh",
+          scope + "qkv_attention<" + type + ", " + head + ", " + std::to_string(plan.slot) + ">"};
 }
 
 KernelSpec gains_kernel(const NormedQkvShape& shape, Precision precision) {
@@ -235,33 +248,54 @@ KernelSpec gains_kernel(const NormedQkvShape& shape, Precision precision) {
 
 namespace {
 
-// `row`, whose sum is nearly zero, rounded so that it is exactly zero: from the largest elements on, some of them go to
-// the neighbour that brings the sum nearer. All are multiples of the smallest one's last digit, and so is the sum.
+// `row`, whose sum is nearly zero, rounded so that the sum of what is stored is exactly zero: elements that
+// are nearly as near to their other neighbour go there; what is left, less than the last digit of most, goes
+// to the smallest.
 void round_to_zero_sum(std::span<float> row, DType type) {
-  const Tensor rounded =
-      Tensor::from({static_cast<std::int64_t>(row.size())}, std::vector<float>(row.begin(), row.end())).to(type).to(DType::f32);
-  std::copy(rounded.values<float>().begin(), rounded.values<float>().end(), row.begin());
+  const std::vector<float> exact(row.begin(), row.end());
+  const Tensor rounded = Tensor::from({static_cast<std::int64_t>(row.size())}, exact).to(type).to(DType::f32);
+  const auto values = rounded.values<float>();
+  std::copy(values.begin(), values.end(), row.begin());
+  double sum = 0;
+  for (const float v : row) sum += v;
+  if (!std::isfinite(sum)) return;
   const int digits = type == DType::bf16 ? 8 : 11, least = type == DType::bf16 ? -133 : -24;
-  const auto last_digit = [&](float v) {
+  const auto last_digit = [&](double v) {
     int exponent = 0;
     std::frexp(v, &exponent);
     return std::ldexp(1.0, std::max(exponent - digits, least));
   };
-  double sum = 0;
-  for (const float v : row) sum += v;
-  if (!std::isfinite(sum)) return;
+  const auto change = [&](std::size_t i, double to) {
+    sum += to - row[i];
+    row[i] = static_cast<float>(to);
+  };
+  // What it costs, in squared error, to bring the sum nearer by one.
+  struct Neighbour {
+    double cost, to;
+    std::size_t i;
+  };
+  std::vector<Neighbour> neighbours;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const double step = last_digit(row[i]), to = row[i] - std::copysign(step, sum), off = row[i] - exact[i];
+    if (off * sum > 0 && last_digit(to) <= step) neighbours.push_back({step - 2 * std::fabs(off), to, i});
+  }
+  std::sort(neighbours.begin(), neighbours.end(), [](const Neighbour& a, const Neighbour& b) {
+    return a.cost != b.cost ? a.cost < b.cost : a.i < b.i;
+  });
+  for (const Neighbour& n : neighbours)
+    if (std::fabs(sum + (n.to - row[n.i])) < std::fabs(sum)) change(n.i, n.to);
   std::vector<std::size_t> order(row.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::fabs(row[a]) != std::fabs(row[b]) ? std::fabs(row[a]) > std::fabs(row[b]) : a < b;
+  const auto smallest = order.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(order.size(), 16));
+  std::partial_sort(order.begin(), smallest, order.end(), [&](std::size_t a, std::size_t b) {
+    return std::fabs(row[a]) != std::fabs(row[b]) ? std::fabs(row[a]) < std::fabs(row[b]) : a < b;
   });
-  for (const std::size_t i : order) {
-    if (sum == 0) return;
-    if (row[i] == 0.0f) continue;
-    const double step = last_digit(row[i]), to = row[i] - std::copysign(step, sum);
-    if (std::fabs(sum) * 2 <= step || last_digit(static_cast<float>(to)) > step) continue;
-    row[i] = static_cast<float>(to);
-    sum -= std::copysign(step, sum);
+  for (int pass = 0; pass < 4 && sum != 0; ++pass) {
+    for (auto i = order.begin(); i != smallest && sum != 0; ++i) {
+      const double wanted = row[*i] - sum, step = last_digit(wanted),
+                   to = std::nearbyint(wanted / step) * step;
+      if (std::fabs(sum + (to - row[*i])) < std::fabs(sum)) change(*i, to);
+    }
   }
 }
 
@@ -276,7 +310,8 @@ PackedQkv pack_normed_qkv(const NormedQkvShape& shape, const NormedQkvWeights& w
     double bias = weights.qkv_bias.empty() ? 0.0 : weights.qkv_bias[row];
     for (std::size_t k = 0; k < dim; ++k) {
       const double w = weights.qkv[row * dim + k];
-      packed.weight[row * dim + k] = static_cast<float>(w * (weights.norm_weight ? weights.norm_weight[k] : 1.0));
+      packed.weight[row * dim + k] =
+          static_cast<float>(w * (weights.norm_weight ? weights.norm_weight[k] : 1.0));
       if (weights.norm_bias) bias += w * weights.norm_bias[k];
     }
     packed.bias[row] = static_cast<float>(bias);

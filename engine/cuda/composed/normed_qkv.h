@@ -1,5 +1,5 @@
-// Norm and q, k, v of wide tokens, with or without attention of short sequences, in one kernel on compute capability 9.0
-// (kernels/long/qkv_store.cuh, qkv_attention.cuh): when, with which weights, and their launch.
+// Norm and q, k, v of wide tokens, with or without attention of short sequences, in one kernel on compute
+// capability 9.0 (kernels/long/qkv_store.cuh, qkv_attention.cuh): when, with which weights, and their launch.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ KernelSpec qkv_kernel(const QkvPlan& plan, Precision precision);
 KernelSpec gains_kernel(const NormedQkvShape& shape, Precision precision);
 
 struct PackedQkv {
-  std::vector<float> weight;  // [rows, dim], with the norm's gain, as `precision` has it; in fp16 divided by `unit`
-  std::vector<float> bias;    // with the norm's
-  float unit = 1;             // a power of two
+  std::vector<float>
+      weight;  // [rows, dim], with the norm's gain, as `precision` has it; in fp16 divided by `unit`
+  std::vector<float> bias;  // with the norm's
+  float unit = 1;           // a power of two
 };
 // With a layer norm, the rows sum up to zero.
 PackedQkv pack_normed_qkv(const NormedQkvShape& shape, const NormedQkvWeights& weights, Precision precision);

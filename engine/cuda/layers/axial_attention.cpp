@@ -1,6 +1,6 @@
 // norm -> q, k, v of all heads -> RoPE -> attention -> output projection with bias and residual, slice by
-// slice. Where the family has norm and q, k, v, or these and attention, as one operation, that runs instead; the latter
-// unless there is a mask.
+// slice. Where the family has norm and q, k, v, or these and attention, as one operation, that runs instead;
+// the latter unless there is a mask.
 //
 // In the workspace a token's q, k, v lie as [3][heads][head_pitch]; padded channels have zero weights, so
 // they are zero in q, k, v and in the result.
@@ -51,7 +51,8 @@ std::vector<ProjectionShape> projections_of(const Family& family, const graph::L
   return {layout.qkv, layout.output};
 }
 
-AttentionShape attention_shape(const AxialAttention& layer, const Layout& layout, const graph::CellShape& input) {
+AttentionShape attention_shape(const AxialAttention& layer, const Layout& layout,
+                               const graph::CellShape& input) {
   return {layer.heads, layout.head, layer.length(input), layer.causal, layout.folded};
 }
 std::int64_t neighbours(const AxialAttention& layer, const graph::CellShape& input) {
@@ -59,8 +60,8 @@ std::int64_t neighbours(const AxialAttention& layer, const graph::CellShape& inp
 }
 
 // The layer for Family::normed_qkv(), where the family takes it.
-std::optional<NormedQkvShape> normed_qkv_shape(const Family& family, const AxialAttention& layer, const Layout& layout,
-                                               const plan::Conditions& conditions) {
+std::optional<NormedQkvShape> normed_qkv_shape(const Family& family, const AxialAttention& layer,
+                                               const Layout& layout, const plan::Conditions& conditions) {
   const NormedQkvShape shape{layer.heads, layout.head, layer.dim, layer.norm.kind};
   return family.takes_normed_qkv(shape, conditions) ? std::optional(shape) : std::nullopt;
 }
@@ -71,8 +72,11 @@ std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProble
   const Precision precision = conditions.precision;
   const Layout layout(family, layer, precision);
   const AttentionShape attention = attention_shape(layer, layout, problem.input);
-  auto list = joined({family.attention_kernels(attention, conditions), family.projection_kernels(layout.output, precision)});
-  const auto add = [&list](const std::vector<KernelSpec>& more) { list.insert(list.end(), more.begin(), more.end()); };
+  auto list = joined(
+      {family.attention_kernels(attention, conditions), family.projection_kernels(layout.output, precision)});
+  const auto add = [&list](const std::vector<KernelSpec>& more) {
+    list.insert(list.end(), more.begin(), more.end());
+  };
   const auto normed = normed_qkv_shape(family, layer, layout, conditions);
   if (normed) {
     add(family.normed_qkv_kernels(*normed, attention, neighbours(layer, problem.input), precision));
@@ -117,9 +121,7 @@ class AttentionStep final : public Step {
  public:
   AttentionStep(const BuildContext& context, const AxialAttention& layer,
                 const weights::LayerWeights& weights)
-      : context_(context),
-        layer_(layer),
-        layout_(context.family, layer, context.precision) {
+      : context_(context), layer_(layer), layout_(context.family, layer, context.precision) {
     const auto qkv_weight =
         spread_heads(weights.find("qkv.weight"), layer, layout_, layer.dim, layout_.token);
     const auto qkv_bias = spread_heads(weights.find("qkv.bias"), layer, layout_, 1, 1);
@@ -179,9 +181,8 @@ class AttentionStep::Bound final : public BoundStep {
     if (!step.normed_qkv_) return;
     store_ = step.normed_qkv_->store();
     if (!step.layer_.rope) {
-      qkv_attention_ =
-          step.normed_qkv_->attention(attention_shape(step.layer_, step.layout_, shape.input),
-                                      neighbours(step.layer_, shape.input));
+      qkv_attention_ = step.normed_qkv_->attention(attention_shape(step.layer_, step.layout_, shape.input),
+                                                   neighbours(step.layer_, shape.input));
     }
   }
 
@@ -200,7 +201,8 @@ class AttentionStep::Bound final : public BoundStep {
     const NormedQkvOperation* first = together ? together : store_.get();
     void* copy = residual_copy(residual, run);
     if (copy && first && !first->copies()) {
-      check(cudaMemcpyAsync(copy, run.x, static_cast<std::size_t>(grid_bytes_), cudaMemcpyDeviceToDevice, run.stream),
+      check(cudaMemcpyAsync(copy, run.x, static_cast<std::size_t>(grid_bytes_), cudaMemcpyDeviceToDevice,
+                            run.stream),
             "copying a grid");
       copy = nullptr;
     }
