@@ -79,19 +79,18 @@ class AttentionOperation {
   virtual void enqueue(cudaStream_t stream, const kernels::AttentionParams& params) const = 0;
 };
 
-// Norm and projection to q, k, v as one operation, with or without attention.
-struct NormedQkvShape {
+// An attention layer whose norm and projection to q, k, v are one operation, with or without attention.
+struct WideShape {
   std::int64_t heads = 0, head_dim = 0;  // as they lie in memory
   std::int64_t dim = 0;                  // channels of the grid
   graph::NormKind norm = graph::NormKind::layer;
 };
-struct NormedQkvWeights {
-  std::span<const float> qkv, qkv_bias = {};  // [3 heads head_dim, dim], and [3 heads head_dim] or empty
-  const float* norm_weight = nullptr;         // [dim]; null: 1
-  const float* norm_bias = nullptr;           // [dim]; null: 0
+struct WideWeights {
+  std::span<const float> qkv, qkv_bias = {};  // [3 heads head_dim, dim]; [3 heads head_dim] or empty
+  const float *norm_weight = nullptr, *norm_bias = nullptr;  // [dim]; null: 1 and 0
   float eps = 0;
 };
-struct NormedQkvRun {
+struct WideRun {
   const void* x = nullptr;  // the grid
   kernels::Cells cells{};   // of its slice
   std::int64_t tokens = 0;
@@ -103,22 +102,22 @@ struct NormedQkvRun {
   std::int64_t sequences = 0, length = 0;
   float scale = 1;
 };
-class NormedQkvOperation {
+class WideOperation {
  public:
-  virtual ~NormedQkvOperation() = default;
-  virtual bool copies() const noexcept = 0;  // whether it takes NormedQkvRun::copy
-  virtual void enqueue(cudaStream_t stream, const NormedQkvRun& run) const = 0;
+  virtual ~WideOperation() = default;
+  virtual bool copies() const noexcept = 0;  // whether it takes WideRun::copy
+  virtual void enqueue(cudaStream_t stream, const WideRun& run) const = 0;
 };
 // With its packed weights; outlives its operations.
-class NormedQkv {
+class WideLayer {
  public:
-  virtual ~NormedQkv() = default;
+  virtual ~WideLayer() = default;
   virtual std::int64_t gain_bytes_per_token() const noexcept = 0;  // scratch
-  virtual std::unique_ptr<const NormedQkvOperation> store() const = 0;
+  virtual std::unique_ptr<const WideOperation> store() const = 0;
   // Without a mask; null where attention is an operation of its own. `neighbours`: sequences of a sample
   // beside each other, rows or columns.
-  virtual std::unique_ptr<const NormedQkvOperation> attention(const AttentionShape& shape,
-                                                              std::int64_t neighbours) const = 0;
+  virtual std::unique_ptr<const WideOperation> attention(const AttentionShape& shape,
+                                                         std::int64_t neighbours) const = 0;
 };
 
 class Family {
@@ -146,14 +145,14 @@ class Family {
   virtual std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape,
                                                               Precision precision,
                                                               const GpuDevice& device) const = 0;
-  // Whether the family has a NormedQkv for the layer, its kernels, and itself.
-  virtual bool takes_normed_qkv(const NormedQkvShape&, const plan::Conditions&) const { return false; }
-  virtual std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape&, const AttentionShape&,
-                                                     std::int64_t, Precision) const {
+  // Whether the family has a WideLayer for such a layer, its kernels, and itself.
+  virtual bool takes_wide_layer(const WideShape&, const plan::Conditions&) const { return false; }
+  virtual std::vector<KernelSpec> wide_layer_kernels(const WideShape&, const AttentionShape&, std::int64_t,
+                                                     Precision) const {
     return {};
   }
-  virtual std::unique_ptr<const NormedQkv> normed_qkv(const NormedQkvShape&, const NormedQkvWeights&,
-                                                      Precision, const GpuDevice&) const {
+  virtual std::unique_ptr<const WideLayer> wide_layer(const WideShape&, const WideWeights&, Precision,
+                                                      const GpuDevice&) const {
     return nullptr;
   }
 

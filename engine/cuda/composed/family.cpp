@@ -6,9 +6,9 @@
 #include <numbers>
 
 #include "cuda/composed/attention.h"
-#include "cuda/composed/normed_qkv.h"
 #include "cuda/composed/projection.h"
 #include "cuda/composed/small_product.h"
+#include "cuda/composed/wide_layer.h"
 #include "cuda/reference/family.h"
 #include "layout/norm_plan.h"
 
@@ -142,16 +142,16 @@ class Composed final : public Family {
     return make_attention(shape, precision, device);
   }
 
-  bool takes_normed_qkv(const NormedQkvShape& shape, const plan::Conditions& conditions) const override {
-    return cuda::takes_normed_qkv(shape, conditions);
+  bool takes_wide_layer(const WideShape& shape, const plan::Conditions& conditions) const override {
+    return cuda::takes_wide_layer(shape, conditions);
   }
-  std::vector<KernelSpec> normed_qkv_kernels(const NormedQkvShape& shape, const AttentionShape& attention,
+  std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape& attention,
                                              std::int64_t neighbours, Precision precision) const override {
-    return cuda::normed_qkv_kernels(shape, attention, neighbours, precision);
+    return cuda::wide_layer_kernels(shape, attention, neighbours, precision);
   }
-  std::unique_ptr<const NormedQkv> normed_qkv(const NormedQkvShape& shape, const NormedQkvWeights& weights,
+  std::unique_ptr<const WideLayer> wide_layer(const WideShape& shape, const WideWeights& weights,
                                               Precision precision, const GpuDevice& device) const override {
-    return make_normed_qkv(shape, weights, precision, device);
+    return make_wide_layer(shape, weights, precision, device);
   }
 
   std::vector<KernelSpec> projection_kernels(const ProjectionShape& shape,

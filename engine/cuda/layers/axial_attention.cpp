@@ -59,11 +59,11 @@ std::int64_t neighbours(const AxialAttention& layer, const graph::CellShape& inp
   return layer.axis == Axis::row ? input.rows : input.columns;
 }
 
-// The layer for Family::normed_qkv(), where the family takes it.
-std::optional<NormedQkvShape> normed_qkv_shape(const Family& family, const AxialAttention& layer,
-                                               const Layout& layout, const plan::Conditions& conditions) {
-  const NormedQkvShape shape{layer.heads, layout.head, layer.dim, layer.norm.kind};
-  return family.takes_normed_qkv(shape, conditions) ? std::optional(shape) : std::nullopt;
+// The layer for Family::wide_layer(), where the family takes it.
+std::optional<WideShape> wide_shape(const Family& family, const AxialAttention& layer, const Layout& layout,
+                                    const plan::Conditions& conditions) {
+  const WideShape shape{layer.heads, layout.head, layer.dim, layer.norm.kind};
+  return family.takes_wide_layer(shape, conditions) ? std::optional(shape) : std::nullopt;
 }
 
 std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProblem& problem,
@@ -77,9 +77,9 @@ std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProble
   const auto add = [&list](const std::vector<KernelSpec>& more) {
     list.insert(list.end(), more.begin(), more.end());
   };
-  const auto normed = normed_qkv_shape(family, layer, layout, conditions);
-  if (normed) {
-    add(family.normed_qkv_kernels(*normed, attention, neighbours(layer, problem.input), precision));
+  const auto wide = wide_shape(family, layer, layout, conditions);
+  if (wide) {
+    add(family.wide_layer_kernels(*wide, attention, neighbours(layer, problem.input), precision));
   } else {
     add(family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision));
     add(family.projection_kernels(layout.qkv, precision));
@@ -125,16 +125,16 @@ class AttentionStep final : public Step {
     const auto qkv_weight =
         spread_heads(weights.find("qkv.weight"), layer, layout_, layer.dim, layout_.token);
     const auto qkv_bias = spread_heads(weights.find("qkv.bias"), layer, layout_, 1, 1);
-    const auto normed =
-        normed_qkv_shape(context.family, layer, layout_, context.device.conditions(context.precision));
-    if (normed) {
-      normed_qkv_ = context.family.normed_qkv(*normed,
-                                              {.qkv = qkv_weight,
-                                               .qkv_bias = qkv_bias,
-                                               .norm_weight = weights.find("norm.weight"),
-                                               .norm_bias = weights.find("norm.bias"),
-                                               .eps = static_cast<float>(layer.norm.eps)},
-                                              context.precision, context.device);
+    const auto wide =
+        wide_shape(context.family, layer, layout_, context.device.conditions(context.precision));
+    if (wide) {
+      wide_ = context.family.wide_layer(*wide,
+                                        {.qkv = qkv_weight,
+                                         .qkv_bias = qkv_bias,
+                                         .norm_weight = weights.find("norm.weight"),
+                                         .norm_bias = weights.find("norm.bias"),
+                                         .eps = static_cast<float>(layer.norm.eps)},
+                                        context.precision, context.device);
     } else {
       norm_.emplace(context, layer.norm, layer.dim, weights, layout_.token);
       qkv_ = context.family.projection(layout_.qkv, qkv_weight, qkv_bias, context.precision, context.device);
@@ -152,9 +152,9 @@ class AttentionStep final : public Step {
   BuildContext context_;
   AxialAttention layer_;
   Layout layout_;
-  // norm_ and qkv_, or normed_qkv_.
+  // norm_ and qkv_, or wide_.
   std::optional<NormPart> norm_;
-  std::unique_ptr<const NormedQkv> normed_qkv_;
+  std::unique_ptr<const WideLayer> wide_;
   std::unique_ptr<const Projection> qkv_, output_;
 };
 
@@ -166,23 +166,23 @@ class AttentionStep::Bound final : public BoundStep {
         element_(static_cast<std::int64_t>(itemsize(storage_type(step.context_.precision)))),
         narrow_(std::max(step.layout_.token, step.layout_.inner) * element_),
         wide_(3 * step.layout_.inner * element_),
-        scratch_(std::max({step.qkv_ ? step.qkv_->scratch_bytes_per_token() : 0,
-                           step.normed_qkv_ ? step.normed_qkv_->gain_bytes_per_token() : 0,
-                           step.output_->scratch_bytes_per_token()})),
+        scratch_(
+            std::max(step.wide_ ? step.wide_->gain_bytes_per_token() : step.qkv_->scratch_bytes_per_token(),
+                     step.output_->scratch_bytes_per_token())),
         grid_bytes_(shape.batch * shape.input.cells() * step.layer_.dim * element_),
         slices_(shape.batch, shape.input.rows, shape.input.columns,
                 step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, narrow_ + wide_ + scratch_, 3,
                 shape.workspace_limit),
-        qkv_(step.qkv_ ? step.qkv_->bind(shape.input.cells()) : nullptr),
+        qkv_(step.wide_ ? nullptr : step.qkv_->bind(shape.input.cells())),
         output_(step.output_->bind(shape.input.cells())),
         attention_(step.context_.family.attention(attention_shape(step.layer_, step.layout_, shape.input),
                                                   step.context_.precision, step.context_.device)) {
     if (step.layer_.rope) prepare_rope();
-    if (!step.normed_qkv_) return;
-    store_ = step.normed_qkv_->store();
+    if (!step.wide_) return;
+    wide_qkv_ = step.wide_->store();
     if (!step.layer_.rope) {
-      qkv_attention_ = step.normed_qkv_->attention(attention_shape(step.layer_, step.layout_, shape.input),
-                                                   neighbours(step.layer_, shape.input));
+      wide_attention_ = step.wide_->attention(attention_shape(step.layer_, step.layout_, shape.input),
+                                              neighbours(step.layer_, shape.input));
     }
   }
 
@@ -194,13 +194,13 @@ class AttentionStep::Bound final : public BoundStep {
   void enqueue(const StepRun& run) const override {
     const std::size_t largest = slices_.largest();
     std::byte* narrow = run.workspace;  // normalised tokens, then the heads' results
-    std::byte* wide = narrow + aligned(largest * narrow_);
-    std::byte* scratch = wide + aligned(largest * wide_);
+    std::byte* qkv = narrow + aligned(largest * narrow_);
+    std::byte* scratch = qkv + aligned(largest * wide_);
     const bool residual = step_.layer_.residual;
-    const NormedQkvOperation* together = run.mask ? nullptr : qkv_attention_.get();
-    const NormedQkvOperation* first = together ? together : store_.get();
+    const WideOperation* together = run.mask ? nullptr : wide_attention_.get();
+    const WideOperation* wide = together ? together : wide_qkv_.get();
     void* copy = residual_copy(residual, run);
-    if (copy && first && !first->copies()) {
+    if (copy && wide && !wide->copies()) {
       check(cudaMemcpyAsync(copy, run.x, static_cast<std::size_t>(grid_bytes_), cudaMemcpyDeviceToDevice,
                             run.stream),
             "copying a grid");
@@ -208,13 +208,13 @@ class AttentionStep::Bound final : public BoundStep {
     }
     slices_.for_each([&](const Slice& s) {
       const std::int64_t tokens = s.tokens();
-      if (first) {
-        first->enqueue(run.stream, normed_run(run, s, together ? narrow : wide, scratch, copy));
+      if (wide) {
+        wide->enqueue(run.stream, wide_run(run, s, together ? narrow : qkv, scratch, copy));
       } else {
         step_.norm_->enqueue(run.stream, run.x, narrow, copy, s.cells, tokens);
-        qkv_->enqueue(run.stream, {narrow, nullptr, wide, dense(tokens), tokens, scratch});
+        qkv_->enqueue(run.stream, {narrow, nullptr, qkv, dense(tokens), tokens, scratch});
       }
-      if (!together) attend(run, s, wide, narrow);
+      if (!together) attend(run, s, qkv, narrow);
       output_->enqueue(run.stream, {narrow, residual ? run.y : nullptr, run.y, s.cells, tokens, scratch});
     });
   }
@@ -222,7 +222,7 @@ class AttentionStep::Bound final : public BoundStep {
  private:
   bool along_rows() const noexcept { return step_.layer_.axis == Axis::row; }
 
-  NormedQkvRun normed_run(const StepRun& run, const Slice& s, void* out, void* gains, void* copy) const {
+  WideRun wide_run(const StepRun& run, const Slice& s, void* out, void* gains, void* copy) const {
     return {.x = run.x,
             .cells = s.cells,
             .tokens = s.tokens(),
@@ -279,7 +279,7 @@ class AttentionStep::Bound final : public BoundStep {
   Slices slices_;
   std::unique_ptr<const BoundProjection> qkv_, output_;
   std::unique_ptr<const AttentionOperation> attention_;
-  std::unique_ptr<const NormedQkvOperation> store_, qkv_attention_;  // null where they are not used
+  std::unique_ptr<const WideOperation> wide_qkv_, wide_attention_;  // null where they are not used
   Kernel rope_;
   DeviceBuffer table_;
 };

@@ -3,18 +3,18 @@
 //
 //   x [cell, channel], W [3 heads HEAD, channel], o [token, heads, HEAD], 16-bit elements
 //
-// An item (qkv_product.cuh) is a head of 128 tokens, which are whole sequences: one of up to 128, two of up to 64, four of
+// An item (wide_product.cuh) is a head of 128 tokens, which are whole sequences: one of up to 128, two of up to 64, four of
 // up to 32, eight of up to 16. The group that has their q, k and v in its registers rounds them, puts k and v into shared
 // memory, and attends, the halves of its tokens side by side. q, k and v are never in global memory.
 //
 // Softmax subtracts the maximum of the row, whose scores are all there. Rows past the end of a sequence have no weight as
 // keys, and their results are not stored. A sequence's bits depend on nothing beside it, not even on what is not finite.
 //
-// Shared memory: qkv_params.h. Limit: flops of the product, 6 tokens heads HEAD channels; rows that are no tokens count
+// Shared memory: wide_params.h. Limit: flops of the product, 6 tokens heads HEAD channels; rows that are no tokens count
 // too.
 #pragma once
 
-#include "long/qkv_product.cuh"
+#include "long/wide_product.cuh"
 #include "ptx/mma.cuh"
 
 namespace warpweave::kernels::long_attention {
@@ -22,8 +22,8 @@ namespace warpweave::kernels::long_attention {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class F>
-struct QkvAttention : QkvProduct<F> {
-  using Base = QkvProduct<F>;
+struct WideAttention : WideProduct<F> {
+  using Base = WideProduct<F>;
   using typename Base::Bias;
   using typename Base::Gains;
   using typename Base::Item;
@@ -52,7 +52,7 @@ struct QkvAttention : QkvProduct<F> {
     return KEYS > 64 ? 0 : half * 64 + (ALONE ? warp() * 16 / KEYS * KEYS : 0);
   }
   __device__ __forceinline__ u32 keys() const { return for_now(at.own(group)); }
-  __device__ __forceinline__ u32 values() const { return for_now(at.own(group) + QkvPlan::kTokens * 128); }
+  __device__ __forceinline__ u32 values() const { return for_now(at.own(group) + WidePlan::kTokens * 128); }
   // Keeps the compiler from finding addresses ahead, for which there are no registers during the product.
   static __device__ __forceinline__ u32 for_now(u32 address) {
     asm volatile("" : "+r"(address));
@@ -266,11 +266,11 @@ struct QkvAttention : QkvProduct<F> {
 #endif
 
 template <class T, int HEAD, int SLOT>
-__global__ void __launch_bounds__(QkvPlan::kThreads, 1) qkv_attention(const __grid_constant__ QkvParams p) {
+__global__ void __launch_bounds__(WidePlan::kThreads, 1) wide_attention(const __grid_constant__ WideParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using F = QkvForm<T, HEAD, SLOT>;
-  run_qkv<F, QkvAttention<F>>(p, memory);
+  using F = WideForm<T, HEAD, SLOT>;
+  run_wide<F, WideAttention<F>>(p, memory);
 #endif
 }
 

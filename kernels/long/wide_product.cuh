@@ -1,5 +1,5 @@
-// The product of tokens and the weights of q, k and v, whose results stay in registers, for compute capability 9.0: what
-// qkv_attention.cuh and qkv_store.cuh have in common.
+// The product of wide tokens and weights, whose results stay in registers, for compute capability 9.0: what wide_store.cuh
+// and wide_attention.cuh have in common.
 //
 // An item is 128 tokens by 3 HEAD columns. Two groups take turns: while one works on its results, the other multiplies,
 // and the tensor cores are never without work. A third one loads chunks of 64 channels of tokens and weights through a
@@ -13,7 +13,7 @@
 #include "common/index.cuh"
 #include "common/types.cuh"
 #include "long/attention_ring.cuh"
-#include "long/qkv_params.h"
+#include "long/wide_params.h"
 #include "ptx/copy.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/l2.cuh"
@@ -27,17 +27,17 @@ namespace warpweave::kernels::long_attention {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class Element, int HEAD, int SLOT>
-struct QkvForm {
+struct WideForm {
   using T = Element;
-  static constexpr QkvPlan plan{HEAD, SLOT};
+  static constexpr WidePlan plan{HEAD, SLOT};
   static constexpr int head = HEAD, slot = SLOT, tiles = HEAD / 8;
   static constexpr bool attends = SLOT > 0;
 };
 
 // The places of a block's shared memory, its items, and what loads.
 template <class F>
-struct QkvBlock {
-  static constexpr QkvPlan plan = F::plan;
+struct WideBlock {
+  static constexpr WidePlan plan = F::plan;
   using Stage = Cursor<plan.stages()>;
   struct Item {
     u32 column;
@@ -47,7 +47,7 @@ struct QkvBlock {
     u32 element, sequence;
   };
 
-  const QkvParams& p;
+  const WideParams& p;
   u32 shared;
 
   __device__ __forceinline__ u32 elements() const { return F::attends ? F::slot : 1u << p.slot_bits; }
@@ -62,7 +62,7 @@ struct QkvBlock {
       tile = sequence;
     }
     i.outer = p.by_across.divide(tile);
-    i.sequence = (tile - i.outer * p.across) * (QkvPlan::kTokens / elements());
+    i.sequence = (tile - i.outer * p.across) * (WidePlan::kTokens / elements());
     return i;
   }
   // Row 0 .. 127 of an item.
@@ -72,7 +72,7 @@ struct QkvBlock {
   }
 
   __device__ __forceinline__ u32 tokens(u32 stage) const { return shared + stage * plan.stage_bytes(); }
-  __device__ __forceinline__ u32 weights(u32 stage) const { return tokens(stage) + QkvPlan::kChunkBytes; }
+  __device__ __forceinline__ u32 weights(u32 stage) const { return tokens(stage) + WidePlan::kChunkBytes; }
   __device__ __forceinline__ u32 own(int group) const { return shared + plan.groups_at() + group * plan.group_bytes(); }
   __device__ __forceinline__ u32 bias(int group) const {
     return shared + plan.bias_at() + group * plan.bias_bytes();
@@ -90,7 +90,7 @@ struct QkvBlock {
         barrier_init(full(at), 1);
         barrier_init(free(at), 4);
       }
-      for (int group = 0; group < QkvPlan::kGroups; ++group) barrier_init(turn(group), 4);
+      for (int group = 0; group < WidePlan::kGroups; ++group) barrier_init(turn(group), 4);
       barrier_init_fence();
     }
     __syncthreads();
@@ -117,16 +117,16 @@ struct QkvBlock {
 
 // A group that computes.
 template <class F>
-struct QkvProduct {
+struct WideProduct {
   using T = typename F::T;
-  using Block = QkvBlock<F>;
+  using Block = WideBlock<F>;
   using Item = typename Block::Item;
-  static constexpr QkvPlan plan = F::plan;
+  static constexpr WidePlan plan = F::plan;
   using Product = float[3 * F::tiles][4];  // of 64 tokens
   using Gains = float[2][2];               // of half of the tokens, of the rows lane / 4 and lane / 4 + 8 of a warp's 16
 
   const Block& at;
-  const QkvParams& p;
+  const WideParams& p;
   int group;
 
   static __device__ __forceinline__ int warp() { return threadIdx.x / 32 % 4; }
@@ -277,18 +277,18 @@ struct QkvProduct {
 
 // What all threads of the kernel do.
 template <class F, class Group>
-__device__ __forceinline__ void run_qkv(const QkvParams& p, unsigned char* memory) {
-  const QkvBlock<F> block{p, shared_address(memory)};
+__device__ __forceinline__ void run_wide(const WideParams& p, unsigned char* memory) {
+  const WideBlock<F> block{p, shared_address(memory)};
   block.prepare();
   wait_for_previous_grid();
   let_next_grid_start();
   // The same in all lanes, and known to be.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
-  if (group == QkvPlan::kGroups) {
-    give_registers_back<QkvPlan::kLoadRegisters>();
-    if (threadIdx.x == QkvPlan::kGroups * 128) block.load();
+  if (group == WidePlan::kGroups) {
+    give_registers_back<WidePlan::kLoadRegisters>();
+    if (threadIdx.x == WidePlan::kGroups * 128) block.load();
   } else {
-    take_registers<QkvPlan::kComputeRegisters>();
+    take_registers<WidePlan::kComputeRegisters>();
     Group{{block, p, group}}.run();
     if (threadIdx.x % 32 == 0) store_wait();
   }

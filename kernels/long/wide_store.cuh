@@ -1,22 +1,22 @@
-// Norm and q, k, v of wide tokens, for compute capability 9.0: y = norm(x) W^T + bias, from the grid to dense tokens.
+// Norm and q, k, v of wide tokens for compute capability 9.0: y = norm(x) W^T + bias, from the grid to dense tokens.
 //
 //   x [cell, channel], W [row, channel], y [token, row], 16-bit elements
 //
-// An item (qkv_product.cuh) is 128 tokens by 3 HEAD rows of W; HEAD has no other meaning here. Tokens are taken in the
+// An item (wide_product.cuh) is 128 tokens by 3 HEAD rows of W; HEAD has no other meaning here. Tokens are taken in the
 // order of memory, whether their layer runs along rows or along columns.
 //
 // Limit: flops, 2 tokens rows channels.
 #pragma once
 
-#include "long/qkv_product.cuh"
+#include "long/wide_product.cuh"
 
 namespace warpweave::kernels::long_attention {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class F>
-struct QkvStore : QkvProduct<F> {
-  using Base = QkvProduct<F>;
+struct WideStore : WideProduct<F> {
+  using Base = WideProduct<F>;
   using typename Base::Bias;
   using typename Base::Gains;
   using typename Base::Item;
@@ -31,7 +31,7 @@ struct QkvStore : QkvProduct<F> {
       Base::wait_for_stores();
 #pragma unroll
       for (int panel = 0; panel < 3; ++panel) {
-        const u32 rows = at.own(group) + panel * (64 * 128);
+        const u32 rows = at.own(group) + panel * (64 * 128) + warp() * (16 * 128);
         Bias bias[TILES / 2][2];
 #pragma unroll
         for (int n = 0; n < TILES; ++n) Base::take_bias(bias[n / 2][n % 2], panel * TILES + n);
@@ -39,9 +39,9 @@ struct QkvStore : QkvProduct<F> {
         for (int n = 0; n < TILES; n += 2) {
           u32 v[4];
           Base::finish(v, d, g, bias[n / 2], half, panel * TILES + n);
-          store_matrices(piece(rows, warp() * 16 + lane() % 16, n + lane() / 16), v);
+          store_matrices(piece(rows, lane() % 16, n + lane() / 16), v);
         }
-        Base::store_rows(rows + warp() * 16 * 128, item, half, (item.column * 3 + panel) * F::head);
+        Base::store_rows(rows, item, half, (item.column * 3 + panel) * F::head);
       }
     }
   }
@@ -59,11 +59,11 @@ struct QkvStore : QkvProduct<F> {
 #endif
 
 template <class T, int HEAD>
-__global__ void __launch_bounds__(QkvPlan::kThreads, 1) qkv_store(const __grid_constant__ QkvParams p) {
+__global__ void __launch_bounds__(WidePlan::kThreads, 1) wide_store(const __grid_constant__ WideParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using F = QkvForm<T, HEAD, 0>;
-  run_qkv<F, QkvStore<F>>(p, memory);
+  using F = WideForm<T, HEAD, 0>;
+  run_wide<F, WideStore<F>>(p, memory);
 #endif
 }
 

@@ -1,6 +1,6 @@
 // What the host decides about norm, q, k and v in one kernel: when, and how weights are rounded. Needs no
 // GPU.
-#include "cuda/composed/normed_qkv.h"
+#include "cuda/composed/wide_layer.h"
 
 #include <gtest/gtest.h>
 
@@ -13,38 +13,38 @@
 namespace warpweave::cuda {
 namespace {
 
-TEST(NormedQkvPlan, FitsAMultiprocessor) {
+TEST(WidePlanFor, FitsAMultiprocessor) {
   for (const int head : {48, 64}) {
     for (const int slot : {0, 16, 32, 64, 128}) {
-      const QkvPlan plan{head, slot};
-      EXPECT_LE(plan.shared_bytes(), QkvPlan::kMostBytes) << head << " " << slot;
+      const WidePlan plan{head, slot};
+      EXPECT_LE(plan.shared_bytes(), WidePlan::kMostBytes) << head << " " << slot;
       EXPECT_GE(plan.stages(), 4) << head << " " << slot;
       EXPECT_EQ(plan.stage_bytes() % 1024, 0) << head;
       EXPECT_EQ(plan.groups_at() % 1024, 0) << head;
       EXPECT_EQ(plan.barriers_at() % 8, 0) << head;
     }
   }
-  EXPECT_LE((QkvPlan::kGroups * QkvPlan::kComputeRegisters + QkvPlan::kLoadRegisters) * 128,
-            65536 / QkvPlan::kThreads / 8 * 8 * QkvPlan::kThreads);
+  EXPECT_LE((WidePlan::kGroups * WidePlan::kComputeRegisters + WidePlan::kLoadRegisters) * 128,
+            65536 / WidePlan::kThreads / 8 * 8 * WidePlan::kThreads);
 }
 
-TEST(NormedQkvPlan, TakesWideTokensOfHopper) {
+TEST(WidePlanFor, TakesWideTokensOfHopper) {
   const plan::Conditions hopper{Precision::bf16, 90, 227 * 1024};
-  EXPECT_TRUE(takes_normed_qkv({8, 48, 384}, hopper));
-  EXPECT_FALSE(takes_normed_qkv({8, 32, 256}, hopper));   // the long family's
-  EXPECT_FALSE(takes_normed_qkv({8, 48, 388}, hopper));   // no multiple of 16 bytes
-  EXPECT_FALSE(takes_normed_qkv({8, 48, 4096}, hopper));  // more than a warp's registers hold
-  EXPECT_FALSE(takes_normed_qkv({8, 48, 384}, {Precision::fp32, 90, 227 * 1024}));
-  EXPECT_FALSE(takes_normed_qkv({8, 48, 384}, {Precision::bf16, 100, 227 * 1024}));
+  EXPECT_TRUE(takes_wide_layer({8, 48, 384}, hopper));
+  EXPECT_FALSE(takes_wide_layer({8, 32, 256}, hopper));   // the long family's
+  EXPECT_FALSE(takes_wide_layer({8, 48, 388}, hopper));   // no multiple of 16 bytes
+  EXPECT_FALSE(takes_wide_layer({8, 48, 4096}, hopper));  // more than a warp's registers hold
+  EXPECT_FALSE(takes_wide_layer({8, 48, 384}, {Precision::fp32, 90, 227 * 1024}));
+  EXPECT_FALSE(takes_wide_layer({8, 48, 384}, {Precision::bf16, 100, 227 * 1024}));
 }
 
-TEST(NormedQkvPlan, AttendsWhereSequencesFillItems) {
-  const auto slot = [](const NormedQkvShape& shape, std::int64_t length, std::int64_t neighbours,
+TEST(WidePlanFor, AttendsWhereSequencesFillItems) {
+  const auto slot = [](const WideShape& shape, std::int64_t length, std::int64_t neighbours,
                        bool causal = false) {
-    const auto plan = qkv_attention_plan(shape, {shape.heads, shape.head_dim, length, causal}, neighbours);
+    const auto plan = wide_attention_plan(shape, {shape.heads, shape.head_dim, length, causal}, neighbours);
     return plan ? plan->slot : 0;
   };
-  const NormedQkvShape audio{8, 48, 384}, msa{12, 64, 768};
+  const WideShape audio{8, 48, 384}, msa{12, 64, 768};
   EXPECT_EQ(slot(audio, 60, 800), 64);
   EXPECT_EQ(slot(audio, 16, 800), 16);
   EXPECT_EQ(slot(msa, 128, 512), 128);
@@ -70,12 +70,12 @@ std::vector<float> stored(const std::vector<float>& v, Precision precision) {
 }
 
 // Rows have no sum left, to the last bit, and weights are off by hardly more than rounding.
-TEST(NormedQkvPack, RowsSumUpToZero) {
+TEST(WidePack, RowsSumUpToZero) {
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
     const double digit = precision == Precision::bf16 ? 0x1p-8 : 0x1p-11;
     for (const std::size_t dim : {264, 384, 776}) {
       const std::size_t rows = 3 * 16;
-      const NormedQkvShape shape{1, 16, static_cast<std::int64_t>(dim)};
+      const WideShape shape{1, 16, static_cast<std::int64_t>(dim)};
       auto weight = random(rows * dim, 0.05f, 1);
       for (std::size_t k = 0; k < dim; ++k) {
         weight[k] = 0.25f;                            // nothing is left of it
@@ -85,7 +85,7 @@ TEST(NormedQkvPack, RowsSumUpToZero) {
         weight[4 * dim + k] *= std::exp2(-static_cast<float>(k % 30));
       }
       const auto gain = random(dim, 0.3f, 2), shift = random(dim, 0.3f, 3), bias = random(rows, 0.3f, 4);
-      const PackedQkv packed = pack_normed_qkv(shape,
+      const PackedProjection packed = pack_qkv(shape,
                                                {.qkv = weight,
                                                 .qkv_bias = bias,
                                                 .norm_weight = gain.data(),
@@ -116,11 +116,11 @@ TEST(NormedQkvPack, RowsSumUpToZero) {
 }
 
 // Without a layer norm a token's mean counts.
-TEST(NormedQkvPack, OtherNormsKeepTheRowsAsTheyAre) {
-  const NormedQkvShape shape{1, 16, 264, graph::NormKind::rms};
+TEST(WidePack, OtherNormsKeepTheRowsAsTheyAre) {
+  const WideShape shape{1, 16, 264, graph::NormKind::rms};
   const auto weight = random(48 * 264, 0.05f, 1), gain = random(264, 0.3f, 2);
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
-    const PackedQkv packed = pack_normed_qkv(shape, {.qkv = weight, .norm_weight = gain.data()}, precision);
+    const PackedProjection packed = pack_qkv(shape, {.qkv = weight, .norm_weight = gain.data()}, precision);
     for (std::size_t i = 0; i < weight.size(); ++i) {
       const float exact = weight[i] * gain[i % 264];
       ASSERT_NEAR(packed.weight[i] * packed.unit, exact, std::fabs(exact) * 4e-3f + 1e-12f) << i;
@@ -129,20 +129,20 @@ TEST(NormedQkvPack, OtherNormsKeepTheRowsAsTheyAre) {
 }
 
 // In fp16 a power of two is taken out, so that large gains do not overflow.
-TEST(NormedQkvPack, KeepsRange) {
-  const NormedQkvShape shape{1, 16, 264};
+TEST(WidePack, KeepsRange) {
+  const WideShape shape{1, 16, 264};
   const auto weight = random(48 * 264, 3e5f, 1);
-  const PackedQkv packed = pack_normed_qkv(shape, {.qkv = weight}, Precision::fp16);
+  const PackedProjection packed = pack_qkv(shape, {.qkv = weight}, Precision::fp16);
   for (const float w : packed.weight) ASSERT_LE(std::fabs(w), 32768.0f);
   EXPECT_GT(packed.unit, 1.0f);
 }
 
 // NaN in a row is left alone, and the others are as without it.
-TEST(NormedQkvPack, LeavesWhatIsNotFinite) {
-  const NormedQkvShape shape{1, 16, 264};
+TEST(WidePack, LeavesWhatIsNotFinite) {
+  const WideShape shape{1, 16, 264};
   auto weight = random(48 * 264, 0.05f, 1);
   weight[3] = std::nanf("");
-  const PackedQkv packed = pack_normed_qkv(shape, {.qkv = weight}, Precision::bf16);
+  const PackedProjection packed = pack_qkv(shape, {.qkv = weight}, Precision::bf16);
   double sum = 0;
   for (int k = 0; k < 264; ++k) sum += packed.weight[264 + static_cast<std::size_t>(k)];
   EXPECT_EQ(sum, 0);

@@ -24,8 +24,8 @@
 #include "cuda/blas.h"
 #include "cuda/composed/attention.h"
 #include "cuda/composed/family.h"
-#include "cuda/composed/normed_qkv.h"
 #include "cuda/composed/projection.h"
+#include "cuda/composed/wide_layer.h"
 #include "cuda/memory.h"
 #include "gpu/steady.h"
 #include "warpweave/tensor.h"
@@ -56,7 +56,7 @@ struct Case {
   std::int64_t tokens() const { return std::int64_t{batch} * rows * columns; }
   std::int64_t sequences() const { return tokens() / length(); }
   std::int64_t width() const { return std::int64_t{heads} * head; }
-  NormedQkvShape shape() const { return {heads, head, k, norm}; }
+  WideShape shape() const { return {heads, head, k, norm}; }
   AttentionShape attention() const { return {heads, head, length(), false, folded}; }
   Sequences places() const {
     return along_rows ? Sequences{rows, std::int64_t{rows} * columns, columns, 1}
@@ -67,7 +67,7 @@ struct Case {
     return sequence / t.inner * t.outer_stride + sequence % t.inner * t.inner_stride + l * t.step;
   }
   float scale() const { return folded ? 0.69314718f : 1 / std::sqrt(static_cast<float>(head)); }
-  NormedQkvRun run(const void* x, void* out, void* gains) const {
+  WideRun run(const void* x, void* out, void* gains) const {
     return {.x = x,
             .cells = {0, tokens(), tokens()},
             .tokens = tokens(),
@@ -148,7 +148,7 @@ Data random(std::int64_t count, double size, Precision precision, std::uint32_t 
 
 struct Layer {
   std::vector<float> weight, bias, gain, shift;
-  std::unique_ptr<const NormedQkv> normed;
+  std::unique_ptr<const WideLayer> wide;
   std::unique_ptr<const Projection> projection;
 
   Layer(const Case& c, const GpuDevice& device) {
@@ -161,13 +161,13 @@ struct Layer {
       const double times = std::sqrt(c.spread) * (row < c.width() ? factor : 1);
       for (std::int64_t i = 0; i < c.k; ++i) weight[row * c.k + i] *= static_cast<float>(times);
     }
-    normed = make_normed_qkv(c.shape(),
-                             {.qkv = weight,
-                              .qkv_bias = bias,
-                              .norm_weight = gain.data(),
-                              .norm_bias = shift.data(),
-                              .eps = 1e-5f},
-                             c.precision, device);
+    wide = make_wide_layer(c.shape(),
+                           {.qkv = weight,
+                            .qkv_bias = bias,
+                            .norm_weight = gain.data(),
+                            .norm_bias = shift.data(),
+                            .eps = 1e-5f},
+                           c.precision, device);
     projection = make_composed_projection({.n = 3 * c.width(), .k = c.k}, weight, bias, c.precision, device);
   }
 };
@@ -221,13 +221,13 @@ std::vector<double> expected(const Case& c, const Layer& layer, const std::vecto
 
 struct Candidate {
   std::string name;
-  QkvPlan plan;
+  WidePlan plan;
 };
 std::vector<Candidate> candidates(const Case& c) {
   std::vector<Candidate> list;
-  const auto add = [&](const std::string& name, const QkvPlan& plan) { list.push_back({name, plan}); };
-  if (const auto plan = any_qkv_attention_plan(c.shape(), c.attention())) add("with attention", *plan);
-  add("stored", qkv_store_plan(c.shape()));
+  const auto add = [&](const std::string& name, const WidePlan& plan) { list.push_back({name, plan}); };
+  if (const auto plan = any_wide_attention_plan(c.shape(), c.attention())) add("with attention", *plan);
+  add("stored", store_plan(c.shape()));
   return list;
 }
 
@@ -246,7 +246,7 @@ int check_case(const Case& c, const GpuDevice& device, std::uint32_t seed) {
     const std::int64_t width = (attends ? 1 : 3) * c.width();
     const std::size_t bytes = static_cast<std::size_t>(c.tokens() * width) * 2;
     const DeviceBuffer out(bytes, "out");
-    const auto operation = make_qkv_operation(*layer.normed, plan);
+    const auto operation = make_wide_operation(*layer.wide, plan);
     CHECK_CUDA(cudaMemset(out.data(), 0xff, bytes));
     CHECK_CUDA(cudaMemset(gains.data(), 0xff, gains.bytes()));
     CHECK_CUDA(cudaDeviceSynchronize());
@@ -343,7 +343,7 @@ void time_case(const Case& c, const GpuDevice& device, const std::string& only, 
     CHECK_CUDA(cudaGraphDestroy(graph));
   };
   for (const auto& [name, plan] : candidates(c)) {
-    const auto operation = make_qkv_operation(*layer.normed, plan);
+    const auto operation = make_wide_operation(*layer.wide, plan);
     void* const out = plan.slot ? o.data() : qkv.data();
     measure(name, [&] { operation->enqueue(stream, c.run(x.data(), out, gains.data())); });
   }
@@ -384,7 +384,7 @@ int compile(const std::string& word) {
     for (const Case& c : list) {
       if (c.name.find(word) == std::string::npos) continue;
       const plan::Conditions conditions{c.precision, 90, 227 * 1024};
-      for (const auto& candidate : candidates(c)) specs.push_back(qkv_kernel(candidate.plan, c.precision));
+      for (const auto& candidate : candidates(c)) specs.push_back(wide_kernel(candidate.plan, c.precision));
       for (const auto& spec : attention_kernels(c.attention(), conditions)) specs.push_back(spec);
       const auto composed = make_composed_family({});
       for (const auto& spec : composed->norm_kernels({c.norm, c.k, c.k}, c.precision)) specs.push_back(spec);

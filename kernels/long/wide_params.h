@@ -1,4 +1,4 @@
-// What the host hands to kernels/long/qkv_attention.cuh and qkv_store.cuh, and how it cuts the work. Shared
+// What the host hands to kernels/long/wide_store.cuh and wide_attention.cuh, and how it cuts the work. Shared
 // by host and device.
 #pragma once
 
@@ -7,15 +7,17 @@
 
 namespace warpweave::kernels::long_attention {
 
-// Weights of q, k and v have the norm folded in: a token's result is gain unit x W^T + bias, gain being one
-// over its deviation. Rows of W sum up to zero, to the last bit, where the norm takes a token's mean away.
-struct QkvParams {
+// A token's result is gain unit x W^T + bias. Where there is a norm, it is folded into W, gain is one over
+// the token's deviation, and rows of W sum up to zero, to the last bit, where the norm takes a token's mean
+// away.
+struct WideParams {
   TensorMap x;  // (channel, element of a sequence, sequence % inner, sequence / inner) of tokens as they are;
                 // boxes of 64 channels and as many elements and sequences as an item has
-  TensorMap weight;    // attention: (channel, row of a head, head, q, k or v), boxes of 64 channels, all rows
-                       // and all three; else (channel, row), boxes of 64 channels and QkvPlan::rows() rows
-  TensorMap out;       // (row of W, or channel of the heads' results, element, sequence % inner, sequence /
-                       // inner); boxes of QkvPlan::head channels and 16 tokens
+  TensorMap
+      weight;  // with attention: (channel, row of a head, head, q, k or v), boxes of 64 channels, all rows
+               // and all three; else (channel, row), boxes of 64 channels and WidePlan::rows() rows
+  TensorMap out;  // (row of W, or channel of the heads' results, element, sequence % inner, sequence /
+                  // inner); boxes of WidePlan::head channels and 16 tokens
   const float* bias;   // [rows]
   const float* gains;  // [token], found ahead (composed/norm.cuh); null: no norm
   Sequences tokens;    // dense, fewer than 2^24
@@ -35,7 +37,7 @@ struct QkvParams {
 };
 
 // An item is 128 tokens by 3 HEAD columns: with attention whole sequences and a head.
-struct QkvPlan {
+struct WidePlan {
   int head;  // a third of the columns, a multiple of 16, at most 64
   int slot;  // with attention, rows of an item that a sequence has: 16, 32, 64 or 128; else 0
 
