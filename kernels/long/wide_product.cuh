@@ -166,12 +166,15 @@ struct WideProduct {
   __device__ __forceinline__ void multiply(Product (&d)[2], Gains& gains, u32 turn, const Item& item) const {
     const u32 chunks = at.chunks(), used = turn * chunks;
     typename Block::Stage stage{used % plan.stages(), used / plan.stages() & 1};
+    u32 bias[2];
+    fetch_bias(bias, item);
+    fetch_gains(gains, item);
     // The other group has seen all stages of the item before, so that they are in the phase before the one waited for.
     barrier_wait(at.turn(group), (turn / 2 & 1) ^ (group == 0));
     barrier_wait(at.full(stage.place), stage.parity);
+    meet();  // all are done with the item before
     multiply_chunk<true>(d, stage.place);
-    fetch_bias(item);
-    fetch_gains(gains, item);
+    put_bias(bias);
     u32 before = stage.place;
     stage.advance();
 #pragma unroll 1
@@ -189,7 +192,7 @@ struct WideProduct {
     wgmma_settle(d[1]);
     arrive(at.free(before));
     finish_gains(gains, item);
-    meet();  // the bias is there, and all are done with the item before
+    meet();  // the bias is there
   }
 
   static __device__ __forceinline__ u32 row(int half, int r) { return half * 64 + warp() * 16 + r * 8 + lane() / 4; }
@@ -218,16 +221,18 @@ struct WideProduct {
     for_rows(item, [&](int half, int r, auto, bool present) { g[half][r] = present ? g[half][r] * p.unit : 0.0f; });
   }
 
-  // To shared memory, two columns a thread.
-  __device__ __forceinline__ void fetch_bias(const Item& item) const {
+  // Two columns a thread, to shared memory once the item before needs its own no more.
+  __device__ __forceinline__ void fetch_bias(u32 (&bias)[2], const Item& item) const {
     constexpr int HEAD = F::head;
     const int i = threadIdx.x % 128;
-    if (i >= 3 * HEAD / 2) return;
     const int row = F::attends ? (2 * i / HEAD * p.columns + item.column) * HEAD + 2 * i % HEAD
                                : item.column * (3 * HEAD) + 2 * i;
-    u32 bias[2] = {0, 0};
-    if (F::attends || row < p.rows) load_global(bias, p.bias + row);
-    store_shared(at.bias(group) + i * 8, bias[0], bias[1]);
+    bias[0] = bias[1] = 0;
+    if (i < 3 * HEAD / 2 && (F::attends || row < p.rows)) load_global(bias, p.bias + row);
+  }
+  __device__ __forceinline__ void put_bias(const u32 (&bias)[2]) const {
+    const int i = threadIdx.x % 128;
+    if (i < 3 * F::head / 2) store_shared(at.bias(group) + i * 8, bias[0], bias[1]);
   }
 
   using Bias = float[2];  // of two neighbouring columns

@@ -126,6 +126,7 @@ std::vector<Case> timed() {
           {"video columns", 768, 12, 64, 2, 16, 1568, false},
           {"image rows", 512, 8, 64, 4, 64, 64, true},
           {"image columns", 512, 8, 64, 4, 64, 64, false},
+          {"msa rows", 256, 8, 32, 1, 256, 384, true},
           {"wide rows 32", 1024, 16, 64, 16, 32, 32, true},
           {"few", 384, 8, 48, 1, 32, 60, true},
           {"96 of 128", 768, 12, 64, 1, 96, 512, false}};
