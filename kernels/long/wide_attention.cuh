@@ -154,8 +154,10 @@ struct WideAttention : WideProduct<F> {
   // All but `Pending` products.
   template <int Pending, int N>
   static __device__ __forceinline__ void wait_for(float (&d)[N][4]) {
-    wgmma_wait<Pending>();
-    wgmma_settle(d);
+    if constexpr (!ALONE) {
+      wgmma_wait<Pending>();
+      wgmma_settle(d);
+    }
   }
 
   // -infinity for keys past the end.
@@ -169,29 +171,50 @@ struct WideAttention : WideProduct<F> {
     }
   }
 
-  // Scores to weights; `gain` is one over their sums.
-  __device__ __forceinline__ void weigh(Weights& w, Rows& gain, Scores& s, float factor) const {
-    if (p.length < KEYS) select(s);
+  // Scores to weights; `gain` is one over their sums. Of so many halves of the tokens step by step, since a warp is alone
+  // with its latencies.
+  template <int HALVES>
+  __device__ __forceinline__ void weigh(Weights* w, Rows* gain, Scores* s) const {
+    const float factor = p.scale * 1.4426950408889634f;  // to base 2
+    float most[HALVES][2], sum[HALVES][2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float most[2] = {minus_infinity(), minus_infinity()}, sum[2] = {};
-#pragma unroll
-      for (int n = 0; n < KEYS / 8; ++n) most[n % 2] = fmaxf(most[n % 2], fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-      const float base = quad_max(fmaxf(most[0], most[1])) * factor;
-#pragma unroll
-      for (int n = 0; n < KEYS / 8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          s[n][2 * half + e] = exp2_approx(s[n][2 * half + e] * factor - base);
-          sum[e] += s[n][2 * half + e];
-        }
-      }
-      gain[half] = reciprocal_approx(quad_sum(sum[0] + sum[1]));
+    for (int half = 0; half < HALVES; ++half) {
+      if (p.length < KEYS) select(s[half]);
     }
 #pragma unroll
-    for (int i = 0; i < KEYS / 16; ++i) {
+    for (int n = 0; n < KEYS / 8; ++n) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r) w[i][r] = Pair<T>::pack(s[2 * i + r / 2][r % 2 * 2], s[2 * i + r / 2][r % 2 * 2 + 1]);
+      for (int half = 0; half < HALVES; ++half) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float larger = fmaxf(s[half][n][2 * r], s[half][n][2 * r + 1]);
+          most[half][r] = n == 0 ? larger : fmaxf(most[half][r], larger);
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) most[half][r] = quad_max(most[half][r]) * factor;
+    }
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < HALVES; ++half) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float* const v = s[half][n] + 2 * r;
+          v[0] = exp2_approx(v[0] * factor - most[half][r]);
+          v[1] = exp2_approx(v[1] * factor - most[half][r]);
+          sum[half][r] = n == 0 ? v[0] + v[1] : sum[half][r] + (v[0] + v[1]);
+          w[half][n / 2][n % 2 * 2 + r] = Pair<T>::pack(v[0], v[1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) gain[half][r] = reciprocal_approx(quad_sum(sum[half][r]));
     }
   }
 
@@ -211,46 +234,36 @@ struct WideAttention : WideProduct<F> {
   }
 
   __device__ __forceinline__ void attend(const Product (&d)[2], const Gains& g, const Item& item) const {
-    const float factor = p.scale * 1.4426950408889634f;  // to base 2
     Query q[2];
+    Scores s[2];
+    Weights w[2];
+    Rows gain[2];
+    Output o[2];
     Base::wait_for_stores();
     put_keys_and_values(d, g);
     take_queries(q, d, g);
-    if constexpr (ALONE) {
-      meet_sharers();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        Scores s;
-        Weights w;
-        Rows gain;
-        Output o;
-        multiply_keys(s, q[half], half);
-        weigh(w, gain, s, factor);
-        multiply_values(o, w, half);
-        meet_sharers();  // the keys have been read
-        store(o, gain, item, half);
-      }
-    } else {
-      Scores s[2];
-      Weights w[2];
-      Rows gain[2];
-      Output o[2];
-      fence_async_proxy();
-      meet_sharers();
-      multiply_keys(s[0], q[0], 0);
-      multiply_keys(s[1], q[1], 1);
+    if constexpr (!ALONE) fence_async_proxy();
+    meet_sharers();
+    multiply_keys(s[0], q[0], 0);
+    multiply_keys(s[1], q[1], 1);
+    if constexpr (KEYS > 64) {  // as registers suffice
       wait_for<1>(s[0]);
-      weigh(w[0], gain[0], s[0], factor);
+      weigh<1>(w, gain, s);
       multiply_values(o[0], w[0], 0);
       wait_for<1>(s[1]);
-      weigh(w[1], gain[1], s[1], factor);
-      multiply_values(o[1], w[1], 1);
-      meet_sharers();  // the keys have been read
-      wait_for<1>(o[0]);
-      store(o[0], gain[0], item, 0);
-      wait_for<0>(o[1]);
-      store(o[1], gain[1], item, 1);
+      weigh<1>(w + 1, gain + 1, s + 1);
+    } else {
+      wait_for<0>(s[0]);
+      wait_for<0>(s[1]);
+      weigh<2>(w, gain, s);
+      multiply_values(o[0], w[0], 0);
     }
+    multiply_values(o[1], w[1], 1);
+    meet_sharers();  // the keys have been read
+    wait_for<1>(o[0]);
+    store(o[0], gain[0], item, 0);
+    wait_for<0>(o[1]);
+    store(o[1], gain[1], item, 1);
   }
 
   __device__ __forceinline__ void run() const {

@@ -11,29 +11,32 @@ namespace warpweave::kernels::long_attention {
 // the token's deviation, and rows of W sum up to zero, to the last bit, where the norm takes a token's mean
 // away.
 struct WideParams {
-  TensorMap x;  // (channel, element of a sequence, sequence % inner, sequence / inner) of tokens as they are;
-                // boxes of 64 channels and as many elements and sequences as an item has
-  TensorMap
-      weight;  // with attention: (channel, row of a head, head, q, k or v), boxes of 64 channels, all rows
-               // and all three; else (channel, row), boxes of 64 channels and WidePlan::rows() rows
-  TensorMap out;  // (row of W, or channel of the heads' results, element, sequence % inner, sequence /
-                  // inner); boxes of WidePlan::head channels and 16 tokens
+  // (channel, element of a sequence, sequence % inner, sequence / inner) of tokens as they are; boxes of 64
+  // channels and as many elements and sequences as an item has.
+  TensorMap x;
+  // With attention: (channel, row of a head, head, q, k or v), boxes of 64 channels, all rows and all three.
+  // Else (channel, row), boxes of 64 channels and WidePlan::rows() rows.
+  TensorMap weight;
+  // (row of W, or channel of the heads' results, element, sequence % inner, sequence / inner); boxes of
+  // WidePlan::head channels and 16 tokens.
+  TensorMap out;
   const float* bias;   // [rows]
   const float* gains;  // [token], found ahead (composed/norm.cuh); null: no norm
   Sequences tokens;    // dense, fewer than 2^24
   int length;
-  int inner;  // sequences in a row
-  int items;  // below 2^30
-  int columns, along,
-      across;  // items of the same tokens: heads, or parts of the rows; of a sequence; of sequences in a row
+  int inner;    // sequences in a row
+  int items;    // below 2^30
+  int columns;  // items of the same tokens: heads, or parts of the rows
+  int along;    // items of a sequence
+  int across;   // items of the sequences in a row
   layout::Divisor by_columns, by_along, by_across;
-  int rows;       // of the weight, all
-  int dim;        // channels of a token
-  int slot_bits;  // without attention: an item has 2^slot_bits elements of each of 128 / 2^slot_bits
-                  // sequences
-  float unit;     // a power of two that was taken out of the weights
-  float scale;    // of scores; above 0
-  float keep;     // the share of the result that is to stay in L2, above 0
+  int rows;  // of the weight, all
+  int dim;   // channels of a token
+  // Without attention: an item has 2^slot_bits elements of each of 128 / 2^slot_bits sequences.
+  int slot_bits;
+  float unit;   // a power of two that was taken out of the weights
+  float scale;  // of scores; above 0
+  float keep;   // the share of the result that is to stay in L2, above 0
 };
 
 // An item is 128 tokens by 3 HEAD columns: with attention whole sequences and a head.

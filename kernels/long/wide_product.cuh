@@ -10,7 +10,6 @@
 // to zero so that a token's mean meets nothing, and results are multiplied by one over the token's deviation.
 #pragma once
 
-#include "common/index.cuh"
 #include "common/types.cuh"
 #include "long/attention_ring.cuh"
 #include "long/wide_params.h"

@@ -119,17 +119,13 @@ std::vector<Case> small() {
           {"small columns short", 384, 2, 48, 2, 30, 5, false}};
 }
 std::vector<Case> timed() {
-  return {{"msa768 columns", 768, 12, 64, 1, 128, 512, false},
-          {"audio rows", 384, 8, 48, 1, 800, 60, true},
-          {"msa768 rows", 768, 12, 64, 1, 128, 512, true},
-          {"audio columns", 384, 8, 48, 1, 800, 60, false},
-          {"video columns", 768, 12, 64, 2, 16, 1568, false},
-          {"image rows", 512, 8, 64, 4, 64, 64, true},
-          {"image columns", 512, 8, 64, 4, 64, 64, false},
-          {"msa rows", 256, 8, 32, 1, 256, 384, true},
-          {"wide rows 32", 1024, 16, 64, 16, 32, 32, true},
-          {"few", 384, 8, 48, 1, 32, 60, true},
-          {"96 of 128", 768, 12, 64, 1, 96, 512, false}};
+  return {
+      {"msa768 columns", 768, 12, 64, 1, 128, 512, false}, {"audio rows", 384, 8, 48, 1, 800, 60, true},
+      {"msa768 rows", 768, 12, 64, 1, 128, 512, true},     {"audio columns", 384, 8, 48, 1, 800, 60, false},
+      {"video columns", 768, 12, 64, 2, 16, 1568, false},  {"image rows", 512, 8, 64, 4, 64, 64, true},
+      {"image columns", 512, 8, 64, 4, 64, 64, false},     {"msa rows", 256, 8, 32, 1, 256, 384, true},
+      {"wide rows 32", 1024, 16, 64, 16, 32, 32, true},    {"few", 384, 8, 48, 1, 32, 60, true},
+      {"96 of 128", 768, 12, 64, 1, 96, 512, false}};
 }
 
 struct Data {
