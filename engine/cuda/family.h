@@ -1,5 +1,5 @@
-// The operations that layers are put together from. A family (reference, composed) supplies each of them; the
-// steps in cuda/layers/ say in which order they run and where results lie.
+// The operations that layers are put together from. A family (reference, composed) supplies each of them, but
+// for WideLayer, which it may; the steps in cuda/layers/ say in which order they run and where results lie.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -145,9 +145,10 @@ class Family {
   virtual std::unique_ptr<const AttentionOperation> attention(const AttentionShape& shape,
                                                               Precision precision,
                                                               const GpuDevice& device) const = 0;
-  // Whether the family has a WideLayer for such a layer, its kernels, and itself.
+  // Whether the family has a WideLayer for such a layer, its kernels (attention: null where it is an
+  // operation of its own), and itself.
   virtual bool takes_wide_layer(const WideShape&, const plan::Conditions&) const { return false; }
-  virtual std::vector<KernelSpec> wide_layer_kernels(const WideShape&, const AttentionShape&, std::int64_t,
+  virtual std::vector<KernelSpec> wide_layer_kernels(const WideShape&, const AttentionShape*, std::int64_t,
                                                      Precision) const {
     return {};
   }

@@ -96,7 +96,9 @@ struct Norm {
     }
   }
 
-  // GAINS: of each token the gain, one over its deviation, is written, as float32, instead of the result.
+  // GAINS: of each token the gain, one over its deviation, is written, as float32, instead of the result: zero where all
+  // channels are the same, whose differences to the mean are zero whatever the gain. (In 16 bits others are at least 2^-17
+  // of their mean apart.)
   template <bool GAINS>
   __device__ __forceinline__ void run() const {
     // Lanes of a warp stay together for the sums, so some work on the last token as well; one of them writes it, since
@@ -111,7 +113,7 @@ struct Norm {
 #pragma unroll
       for (int t = 0; t < T; ++t) load(x[t], cell_of(p.cells, token(t)));
 
-      float mean[T] = {}, left[T] = {}, gain[T];
+      float mean[T] = {}, left[T] = {}, spread[T] = {}, gain[T];  // spread: variance
       const auto centred = [&](float v, int t) { return KIND == NormKind::layer ? v - mean[t] - left[t] : v; };
       if constexpr (KIND == NormKind::layer) {
         total(mean, x, [](float v, int) { return v; });
@@ -128,13 +130,18 @@ struct Norm {
       } else {
         total(gain, x, [&](float v, int t) { return centred(v, t) * centred(v, t); });
 #pragma unroll
-        for (int t = 0; t < T; ++t) gain[t] = 1.0f / sqrtf(gain[t] / DIM + p.eps);
+        for (int t = 0; t < T; ++t) {
+          spread[t] = gain[t] / DIM;
+          gain[t] = 1.0f / sqrtf(spread[t] + p.eps);
+        }
       }
 
       if constexpr (GAINS) {
 #pragma unroll
         for (int t = 0; t < T; ++t) {
-          if (lane == 0 && place(t) <= last) static_cast<float*>(p.y)[place(t)] = gain[t];
+          const float least = (mean[t] + left[t]) * 0x1p-20f;
+          const bool same = KIND == NormKind::layer && spread[t] <= least * least;
+          if (lane == 0 && place(t) <= last) static_cast<float*>(p.y)[place(t)] = same ? 0.0f : gain[t];
         }
       }
 #pragma unroll
@@ -181,7 +188,7 @@ __global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 :
   Tokens{p, static_cast<int>(threadIdx.x % Tokens::LANES)}.template run<false>();
 }
 
-// y[token] = gain.
+// y [token], in float32: the gain.
 template <class In, NormKind KIND, int DIM>
 __global__ void __launch_bounds__(32 * layout::NormPlan::warps, DIM > 1024 ? 3 : DIM > 768 ? 5 : 6) gains(const NormParams p) {
   using Tokens = Norm<In, In, KIND, DIM, DIM>;

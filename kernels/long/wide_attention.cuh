@@ -15,6 +15,7 @@
 #pragma once
 
 #include "long/wide_product.cuh"
+#include "ptx/math.cuh"
 #include "ptx/mma.cuh"
 
 namespace warpweave::kernels::long_attention {

@@ -22,7 +22,7 @@ struct WideParams {
   TensorMap out;
   const float* bias;   // [rows]
   const float* gains;  // [token], found ahead (composed/norm.cuh); null: no norm
-  Sequences tokens;    // dense, fewer than 2^24
+  Sequences tokens;    // dense, at most 2^24
   int length;
   int inner;    // sequences in a row
   int items;    // below 2^30

@@ -16,7 +16,6 @@
 #include "ptx/copy.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/l2.cuh"
-#include "ptx/math.cuh"
 #include "ptx/matrix.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"

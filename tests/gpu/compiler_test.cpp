@@ -379,9 +379,9 @@ TEST_F(Nvrtc, HoppersAttentionCompilesWithoutSpills) {
 }
 
 // Norm, q, k, v and attention of wide layers: every slot of sequences, both widths of heads; and without
-// attention.
+// attention, where 144 rows of weights at a time leave less to padding than 192, and where they do not.
 TEST_F(Nvrtc, WideLayersCompileWithoutSpills) {
-  for (const char* heads : {"heads: 8, head_dim: 48", "heads: 6, head_dim: 64"}) {
+  for (const char* heads : {"heads: 7, head_dim: 48", "heads: 6, head_dim: 64"}) {
     const graph::Graph graph = graph_of(
         "  - axial_attention: {axis: row, " + std::string(heads) + ", tensors: \"a_{name}\"}\n", 384);
     EngineOptions options;
@@ -391,7 +391,7 @@ TEST_F(Nvrtc, WideLayersCompileWithoutSpills) {
       std::set<std::string> kernels;
       for (const std::int64_t length : {16, 32, 64, 128}) {
         for (const Compiled& c : compile_for(graph, {1, 64, length}, "sm_90a", options)) {
-          if (!c.spec.file.starts_with("long/qkv_")) continue;
+          if (!c.spec.file.starts_with("long/wide_")) continue;
           kernels.insert(c.spec.expression);
           expect_registers_suffice(c);
         }

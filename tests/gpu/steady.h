@@ -7,13 +7,11 @@
 #include <dlfcn.h>
 
 #include <chrono>
-#include <cstdio>
-#include <vector>
 
 namespace warpweave::test {
 
-// Joules that the GPU has taken since its driver was loaded, by NVML; 0 where that is not there. It is
-// renewed every 20 to 100 ms.
+// Joules that the first GPU of the machine has taken since its driver was loaded, by NVML; 0 where that is
+// not there. It is renewed every 20 to 100 ms.
 inline double joules_taken() {
   static const auto read = []() -> int (*)(void*, unsigned long long*) {
     void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);

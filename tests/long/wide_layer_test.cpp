@@ -3,18 +3,22 @@
 // float64 on the CPU.
 #include "wide_layer_test.h"
 
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <limits>
+#include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cuda/composed/wide_layer.h"
 #include "properties/problem.h"
-#include "warpweave/error.h"
 
 namespace warpweave::long_test {
 namespace {
@@ -77,9 +81,21 @@ EngineOptions options(Precision precision, std::int64_t limit = 0) {
 double limit(Precision precision) { return precision == Precision::bf16 ? 1.5e-2 : 2e-3; }
 int threads() { return static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u)); }
 
+// The slot that a sequence has in the kernel with attention; 0: that one is not for it.
+int slot(const Attention& a, const Shape& s, Precision precision) {
+  const std::int64_t head = (a.head_dim + 15) / 16 * 16, length = a.axis == "row" ? s.columns : s.rows,
+                     neighbours = a.axis == "row" ? s.rows : s.columns;
+  const cuda::WideShape shape{a.heads, head, a.dim};
+  EXPECT_TRUE(cuda::takes_wide_layer(shape, {precision, 90, 227 * 1024}));
+  const auto plan = cuda::wide_attention_plan(shape, {a.heads, head, length, a.causal}, neighbours);
+  return plan && a.rope.empty() ? plan->slot : 0;
+}
+
 TEST(WideLayers, AgreeWithFloat64) {
   double worst[2] = {};
+  std::map<int, int> slots;
   for (const WideCase& c : wide_cases()) {
+    if (!c.masked) ++slots[slot(c.attention, c.shape, c.precision)];
     const Model m = model(c);
     const Tensor x = rounded(properties::random_grid(c.shape, c.attention.dim, 9), c.precision);
     const Tensor mask = properties::random_mask(c.shape, 9);
@@ -95,10 +111,11 @@ TEST(WideLayers, AgreeWithFloat64) {
         << (c.masked ? " masked" : "");
   }
   std::printf("wide layers: worst error bf16 %.2e, fp16 %.2e\n", worst[0], worst[1]);
+  for (const int each : {0, 16, 32, 64, 128}) EXPECT_GE(slots[each], 3) << each;
 }
 
-// A token's mean is taken away, however far it is; in 16 bits a token with a mean of 10^4 has a spread of
-// some 10 at least.
+// A token's mean is taken away, however far it is; in 16 bits one of 10^4 leaves a spread of some 10, or none
+// at all.
 TEST(WideLayers, MeansMayBeFarAway) {
   double worst[2] = {};
   for (const Block& b : kBlocks) {
@@ -110,6 +127,13 @@ TEST(WideLayers, MeansMayBeFarAway) {
         Tensor drawn = properties::random_grid(kBoth, a.dim, 4);
         const float spread = std::fabs(mean) / (precision == Precision::bf16 ? 100.0f : 800.0f);
         for (float& v : drawn.values<float>()) v = v * spread + mean;
+        // Every other token has the same value in all channels, and some of them for one.
+        const std::int64_t tokens = kBoth.batch * kBoth.rows * kBoth.columns;
+        for (std::int64_t t = 0; t < tokens; t += 2) {
+          float* const token = drawn.values<float>().data() + t * a.dim;
+          std::fill_n(token, a.dim, mean);
+          if (precision == Precision::bf16 && t % 6 == 0) token[t % a.dim] *= 1.0f + 0x1p-7f;
+        }
         const Tensor x = rounded(drawn, precision);
         const Tensor y = Engine(m, options(precision)).run(x);
         const Tensor exact = properties::cpu_engine(m, "reference", Precision::fp64, threads()).run(x);
@@ -145,12 +169,13 @@ TEST(WideLayers, ASampleKeepsItsBits) {
 
 // What is not finite in one sequence stays there: the others have the bits that they have without it.
 TEST(WideLayers, ASequenceIsAlone) {
-  for (const std::int64_t length : {5, 20, 40, 64, 100}) {
+  for (const std::int64_t length : {12, 20, 40, 64, 100}) {
     for (const Block& b : kBlocks) {
       Attention a;
       a.dim = b.dim, a.heads = b.heads, a.head_dim = b.dim / b.heads;
       const Model m = properties::make_model(a.dim, {a.yaml()});
       const Shape shape{1, 24, length};
+      EXPECT_GT(slot(a, shape, Precision::bf16), 0);
       const Tensor x = properties::random_grid(shape, a.dim, 8);
       const Tensor y = Engine(m, options(Precision::bf16)).run(x);
       Tensor broken = properties::random_grid(shape, a.dim, 8);
@@ -180,18 +205,76 @@ std::vector<WideCase> few() {
     a.dim = 264, a.heads = 2, a.head_dim = length % 4 == 0 ? 48 : 64,
     a.axis = length == 60 ? "column" : "row";
     c.precision = length == 13 ? Precision::fp16 : Precision::bf16;
-    c.shape = a.axis == "row" ? Shape{1, 9, length} : Shape{1, length, 9};
+    const std::int64_t beside = length == 13 ? 16 : 8;
+    c.shape = a.axis == "row" ? Shape{1, beside, length} : Shape{1, length, beside};
     list.push_back(c);
   }
   return list;
 }
 TEST(WideLayers, FewProblems) {
+  std::set<int> slots;
   for (const WideCase& c : few()) {
+    slots.insert(slot(c.attention, c.shape, c.precision));
     const Model m = model(c);
     const Tensor x = rounded(properties::random_grid(c.shape, c.attention.dim, 1), c.precision);
     const Tensor y = Engine(m, options(c.precision)).run(x);
     const Tensor exact = properties::cpu_engine(m, "reference", Precision::fp64).run(x);
     EXPECT_LE(update_error(y, exact, x, true), limit(c.precision)) << c.attention.yaml();
+  }
+  EXPECT_EQ(slots, (std::set<int>{0, 16, 32, 64, 128}));
+}
+
+// Layers with and without a norm, whose residual is then copied in another way; grids in the GPU's memory and
+// in locked memory of the host, y elsewhere and in place, captured and launched again.
+const std::vector<std::string>& captured_layers() {
+  static const std::vector<std::string> list = {
+      "axial_attention: {axis: row, heads: 6, head_dim: 48, norm: none}",
+      "axial_attention: {axis: column, heads: 6, head_dim: 48}"};
+  return list;
+}
+constexpr std::int64_t kCapturedDim = 288;
+const Shape kCaptured{2, 60, 30};
+
+void require_cuda(cudaError_t status) { ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status); }
+
+TEST(WideLayers, CapturedWithGridsAnywhere) {
+  const Model m = properties::make_model(kCapturedDim, captured_layers());
+  const Engine engine(m, options(Precision::bf16));
+  const Tensor x = properties::random_grid(kCaptured, kCapturedDim, 6).to(DType::bf16);
+  Session session = engine.prepare(kCaptured);
+  Tensor expected(DType::bf16, x.shape());
+  session.run_host({x.data(), DType::bf16, session.input_shape()},
+                   {expected.data(), DType::bf16, session.output_shape()});
+  for (const bool host : {false, true}) {
+    void *in = nullptr, *out = nullptr;
+    require_cuda(host ? cudaMallocHost(&in, x.bytes()) : cudaMalloc(&in, x.bytes()));
+    require_cuda(host ? cudaMallocHost(&out, x.bytes()) : cudaMalloc(&out, x.bytes()));
+    cudaStream_t stream = nullptr;
+    require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (void* to : {out, in}) {
+      require_cuda(cudaMemcpy(in, x.data(), x.bytes(), cudaMemcpyDefault));
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t replay = nullptr;
+      require_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      session.run({in, DType::bf16, session.input_shape()}, {to, DType::bf16, session.output_shape()},
+                  {.stream = stream});
+      require_cuda(cudaStreamEndCapture(stream, &graph));
+      require_cuda(cudaGraphInstantiate(&replay, graph, 0));
+      for (int i = 0; i < 2; ++i) {
+        require_cuda(cudaMemcpy(in, x.data(), x.bytes(), cudaMemcpyDefault));
+        if (to != in) require_cuda(cudaMemset(to, 0xff, x.bytes()));
+        require_cuda(cudaGraphLaunch(replay, stream));
+        require_cuda(cudaStreamSynchronize(stream));
+        Tensor y(DType::bf16, x.shape());
+        require_cuda(cudaMemcpy(y.data(), to, y.bytes(), cudaMemcpyDefault));
+        EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.bytes()), 0)
+            << (host ? "host" : "device") << (to == in ? ", in place" : "");
+      }
+      cudaGraphExecDestroy(replay);
+      cudaGraphDestroy(graph);
+    }
+    cudaStreamDestroy(stream);
+    for (void* each : {in, out}) host ? cudaFreeHost(each) : cudaFree(each);
   }
 }
 
@@ -200,6 +283,7 @@ TEST(WideLayers, FewProblems) {
 void for_wide_layers(const std::function<void(const Model&, const Shape&, Precision)>& body) {
   for (const WideCase& c : wide_cases()) body(model(c), c.shape, c.precision);
   for (const WideCase& c : few()) body(model(c), c.shape, c.precision);
+  body(properties::make_model(kCapturedDim, captured_layers()), kCaptured, Precision::bf16);
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
     for (const Block& b : kBlocks) body(properties::make_block(b.dim, b.heads), kBoth, precision);
   }

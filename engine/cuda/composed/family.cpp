@@ -145,7 +145,7 @@ class Composed final : public Family {
   bool takes_wide_layer(const WideShape& shape, const plan::Conditions& conditions) const override {
     return cuda::takes_wide_layer(shape, conditions);
   }
-  std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape& attention,
+  std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape* attention,
                                              std::int64_t neighbours, Precision precision) const override {
     return cuda::wide_layer_kernels(shape, attention, neighbours, precision);
   }

@@ -268,8 +268,8 @@ KernelSpec gains_kernel(const WideShape& shape, Precision precision) {
 namespace {
 
 // `row`, whose sum is nearly zero, rounded so that the sum of what is stored is exactly zero: elements that
-// are nearly as near to their other neighbour go there; what is left, less than the last digit of most, goes
-// to the smallest.
+// are nearly as near to their other neighbour go there; what is left, less than the last digit of the largest
+// ones, is spread over the smallest.
 void round_to_zero_sum(std::span<float> row, DType type) {
   const std::vector<float> exact(row.begin(), row.end());
   const Tensor rounded = Tensor::from({static_cast<std::int64_t>(row.size())}, exact).to(type).to(DType::f32);
@@ -282,7 +282,7 @@ void round_to_zero_sum(std::span<float> row, DType type) {
   const auto last_digit = [&](double v) {
     int exponent = 0;
     std::frexp(v, &exponent);
-    return std::ldexp(1.0, std::max(exponent - digits, least));
+    return std::ldexp(1.0, v == 0 ? least : std::max(exponent - digits, least));
   };
   const auto change = [&](std::size_t i, double to) {
     sum += to - row[i];
@@ -309,9 +309,11 @@ void round_to_zero_sum(std::span<float> row, DType type) {
   std::partial_sort(order.begin(), smallest, order.end(), [&](std::size_t a, std::size_t b) {
     return std::fabs(row[a]) != std::fabs(row[b]) ? std::fabs(row[a]) < std::fabs(row[b]) : a < b;
   });
-  for (int pass = 0; pass < 4 && sum != 0; ++pass) {
+  for (int pass = 0; pass < 5 && sum != 0; ++pass) {
     for (auto i = order.begin(); i != smallest && sum != 0; ++i) {
-      const double wanted = row[*i] - sum, step = last_digit(wanted),
+      // Of the first pass each gets its share, of the others what is left.
+      const double share = pass == 0 ? sum / static_cast<double>(smallest - i) : sum,
+                   wanted = row[*i] - share, step = last_digit(wanted),
                    to = std::nearbyint(wanted / step) * step;
       if (std::fabs(sum + (to - row[*i])) < std::fabs(sum)) change(*i, to);
     }
@@ -322,7 +324,8 @@ void round_to_zero_sum(std::span<float> row, DType type) {
 void take_unit_out(PackedProjection& packed, Precision precision) {
   if (precision != Precision::fp16) return;
   float largest = 0;
-  for (const float w : packed.weight) largest = std::max(largest, std::fabs(w));
+  for (const float w : packed.weight)
+    if (std::isfinite(w)) largest = std::max(largest, std::fabs(w));
   int exponent = 0;
   if (largest > 0) std::frexp(largest, &exponent);
   exponent = std::max(exponent - 14, -120);
@@ -355,10 +358,11 @@ PackedProjection pack_qkv(const WideShape& shape, const WideWeights& weights, Pr
   return packed;
 }
 
-std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape& attention,
+std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape* attention,
                                            std::int64_t neighbours, Precision precision) {
   std::vector<WidePlan> plans = {store_plan(shape)};
-  if (const auto plan = wide_attention_plan(shape, attention, neighbours)) plans.push_back(*plan);
+  if (const auto plan = attention ? wide_attention_plan(shape, *attention, neighbours) : std::nullopt)
+    plans.push_back(*plan);
   std::vector<KernelSpec> list;
   for (const WidePlan& plan : plans) list.push_back(wide_kernel(plan, precision));
   if (needs_gains(shape)) list.push_back(gains_kernel(shape, precision));

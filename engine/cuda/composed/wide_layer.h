@@ -22,26 +22,25 @@ WidePlan store_plan(const WideShape& shape);
 // Nothing where attention is a kernel of its own: it has to be, or it is faster.
 std::optional<WidePlan> wide_attention_plan(const WideShape& shape, const AttentionShape& attention,
                                             std::int64_t neighbours);
-// Without asking what is faster.
+// Without asking what is faster; for harnesses.
 std::optional<WidePlan> any_wide_attention_plan(const WideShape& shape, const AttentionShape& attention);
 KernelSpec wide_kernel(const WidePlan& plan, Precision precision);
 // One over the deviations of tokens, which those kernels ask for.
 KernelSpec gains_kernel(const WideShape& shape, Precision precision);
 
 struct PackedProjection {
-  std::vector<float>
-      weight;  // [rows, dim], with the norm's gain, as `precision` has it; in fp16 divided by `unit`
-  std::vector<float> bias;  // with the norm's
-  float unit = 1;           // a power of two
+  std::vector<float> weight;  // [rows, dim], with the norm's gain, in fp16 divided by `unit`
+  std::vector<float> bias;    // with the norm's
+  float unit = 1;             // a power of two
 };
-// With the norm folded in; with a layer norm, rows are rounded so that they sum up to zero.
+// With the norm folded in. With a layer norm, rows are rounded to what `precision` has, and sum up to zero.
 PackedProjection pack_qkv(const WideShape& shape, const WideWeights& weights, Precision precision);
 
-std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape& attention,
+std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape* attention,
                                            std::int64_t neighbours, Precision precision);
 std::unique_ptr<const WideLayer> make_wide_layer(const WideShape& shape, const WideWeights& weights,
                                                  Precision precision, const GpuDevice& device);
-// With one of the plans.
+// With any plan; for harnesses.
 std::unique_ptr<const WideOperation> make_wide_operation(const WideLayer& of, const WidePlan& plan);
 
 }  // namespace warpweave::cuda

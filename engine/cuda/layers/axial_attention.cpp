@@ -1,6 +1,6 @@
 // norm -> q, k, v of all heads -> RoPE -> attention -> output projection with bias and residual, slice by
 // slice. Where the family has norm and q, k, v, or these and attention, as one operation, that runs instead;
-// the latter unless there is a mask.
+// the latter without RoPE, without a mask, and where the family finds it worth while.
 //
 // In the workspace a token's q, k, v lie as [3][heads][head_pitch]; padded channels have zero weights, so
 // they are zero in q, k, v and in the result.
@@ -79,7 +79,8 @@ std::vector<KernelSpec> kernels_of(const Family& family, const plan::LayerProble
   };
   const auto wide = wide_shape(family, layer, layout, conditions);
   if (wide) {
-    add(family.wide_layer_kernels(*wide, attention, neighbours(layer, problem.input), precision));
+    add(family.wide_layer_kernels(*wide, layer.rope ? nullptr : &attention, neighbours(layer, problem.input),
+                                  precision));
   } else {
     add(family.norm_kernels({layer.norm.kind, layer.dim, layout.token}, precision));
     add(family.projection_kernels(layout.qkv, precision));
@@ -164,14 +165,15 @@ class AttentionStep::Bound final : public BoundStep {
       : step_(step),
         length_(step.layer_.length(shape.input)),
         element_(static_cast<std::int64_t>(itemsize(storage_type(step.context_.precision)))),
-        narrow_(std::max(step.layout_.token, step.layout_.inner) * element_),
-        wide_(3 * step.layout_.inner * element_),
+        narrow_((step.wide_ ? step.layout_.inner : std::max(step.layout_.token, step.layout_.inner)) *
+                element_),
+        qkv_bytes_(3 * step.layout_.inner * element_),
         scratch_(
             std::max(step.wide_ ? step.wide_->gain_bytes_per_token() : step.qkv_->scratch_bytes_per_token(),
                      step.output_->scratch_bytes_per_token())),
         grid_bytes_(shape.batch * shape.input.cells() * step.layer_.dim * element_),
         slices_(shape.batch, shape.input.rows, shape.input.columns,
-                step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, narrow_ + wide_ + scratch_, 3,
+                step.layer_.axis == Axis::row ? Cut::rows : Cut::columns, narrow_ + qkv_bytes_ + scratch_, 3,
                 shape.workspace_limit),
         qkv_(step.wide_ ? nullptr : step.qkv_->bind(shape.input.cells())),
         output_(step.output_->bind(shape.input.cells())),
@@ -188,22 +190,22 @@ class AttentionStep::Bound final : public BoundStep {
 
   std::size_t workspace_bytes() const noexcept override {
     const std::size_t tokens = slices_.largest();
-    return aligned(tokens * narrow_) + aligned(tokens * wide_) + aligned(tokens * scratch_);
+    return aligned(tokens * narrow_) + aligned(tokens * qkv_bytes_) + aligned(tokens * scratch_);
   }
 
   void enqueue(const StepRun& run) const override {
     const std::size_t largest = slices_.largest();
-    std::byte* narrow = run.workspace;  // normalised tokens, then the heads' results
+    std::byte* narrow = run.workspace;  // normalised tokens (not of wide layers), then the heads' results
     std::byte* qkv = narrow + aligned(largest * narrow_);
-    std::byte* scratch = qkv + aligned(largest * wide_);
+    std::byte* scratch = qkv + aligned(largest * qkv_bytes_);
     const bool residual = step_.layer_.residual;
     const WideOperation* together = run.mask ? nullptr : wide_attention_.get();
     const WideOperation* wide = together ? together : wide_qkv_.get();
     void* copy = residual_copy(residual, run);
     if (copy && wide && !wide->copies()) {
-      check(cudaMemcpyAsync(copy, run.x, static_cast<std::size_t>(grid_bytes_), cudaMemcpyDeviceToDevice,
-                            run.stream),
-            "copying a grid");
+      check(
+          cudaMemcpyAsync(copy, run.x, static_cast<std::size_t>(grid_bytes_), cudaMemcpyDefault, run.stream),
+          "copying a grid");
       copy = nullptr;
     }
     slices_.for_each([&](const Slice& s) {
@@ -274,7 +276,7 @@ class AttentionStep::Bound final : public BoundStep {
 
   const AttentionStep& step_;
   std::int64_t length_, element_;
-  std::int64_t narrow_, wide_, scratch_;  // bytes per token
+  std::int64_t narrow_, qkv_bytes_, scratch_;  // bytes per token
   std::int64_t grid_bytes_;
   Slices slices_;
   std::unique_ptr<const BoundProjection> qkv_, output_;

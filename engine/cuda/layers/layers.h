@@ -64,9 +64,9 @@ class NormPart {
 KernelSpec elementwise_kernel(std::string_view name, const std::string& arguments);
 std::vector<KernelSpec> joined(std::initializer_list<std::vector<KernelSpec>> lists);
 
-// The grid that a projection with residual adds to: y itself, into which the norm copies x where they differ.
-// The sum is thus always in place, which matrix-product libraries do with other kernels, and other bits, than
-// a sum from elsewhere.
+// The grid that a projection with residual adds to: y itself, into which x is copied, by the norm as a rule,
+// where they differ. The sum is thus always in place, which matrix-product libraries do with other kernels,
+// and other bits, than a sum from elsewhere.
 inline void* residual_copy(bool residual, const StepRun& run) {
   return residual && run.x != run.y ? run.y : nullptr;
 }
