@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -17,12 +18,12 @@
 namespace warpweave::properties {
 namespace {
 
-// A model file that is removed again.
+// A model file that is removed again; several threads may have one each.
 class ModelFile {
  public:
   explicit ModelFile(const std::string& text)
-      : path_(std::filesystem::temp_directory_path() /
-              ("warpweave-properties-" + std::to_string(getpid()) + ".yaml")) {
+      : path_(std::filesystem::temp_directory_path() / ("warpweave-properties-" + std::to_string(getpid()) +
+                                                        "-" + std::to_string(next()++) + ".yaml")) {
     std::ofstream(path_) << text;
   }
   ~ModelFile() {
@@ -34,6 +35,10 @@ class ModelFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  static std::atomic<int>& next() {
+    static std::atomic<int> number{0};
+    return number;
+  }
   std::filesystem::path path_;
 };
 
