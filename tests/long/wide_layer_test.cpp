@@ -263,6 +263,7 @@ TEST(WideLayers, CapturedWithGridsAnywhere) {
       for (int i = 0; i < 2; ++i) {
         require_cuda(cudaMemcpy(in, x.data(), x.bytes(), cudaMemcpyDefault));
         if (to != in) require_cuda(cudaMemset(to, 0xff, x.bytes()));
+        require_cuda(cudaDeviceSynchronize());  // which the stream does not wait for
         require_cuda(cudaGraphLaunch(replay, stream));
         require_cuda(cudaStreamSynchronize(stream));
         Tensor y(DType::bf16, x.shape());
