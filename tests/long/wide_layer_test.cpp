@@ -1,6 +1,6 @@
 // Layers of more than 256 channels on compute capability 9.0, whose norm, q, k and v, and attention where
-// sequences are short, are one kernel of `composed`; through the public interface, against `reference` in
-// float64 on the CPU.
+// sequences are short, are one kernel of `composed`; through the public interface, but for which kernel a
+// case gets, against `reference` in float64 on the CPU.
 #include "wide_layer_test.h"
 
 #include <cuda_runtime_api.h>
@@ -114,8 +114,8 @@ TEST(WideLayers, AgreeWithFloat64) {
   for (const int each : {0, 16, 32, 64, 128}) EXPECT_GE(slots[each], 3) << each;
 }
 
-// A token's mean is taken away, however far it is; in 16 bits one of 10^4 leaves a spread of some 10, or none
-// at all.
+// A token's mean is taken away, however far it is. In 16 bits one of 10^4 leaves a spread of some 10, of 3
+// where one channel is off by a digit, or none at all.
 TEST(WideLayers, MeansMayBeFarAway) {
   double worst[2] = {};
   for (const Block& b : kBlocks) {

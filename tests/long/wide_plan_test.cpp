@@ -126,6 +126,31 @@ TEST(WidePack, RowsSumUpToZero) {
       for (const bool with_gain : {false, true}) expect_no_sums(precision, dim, with_gain);
 }
 
+// Rows of a single weight, and of a few; their rest is spread over the others.
+TEST(WidePack, RowsOfFewWeightsSumUpToZero) {
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    for (const std::size_t dim : {264, 408, 776, 816, 1000, 1632, 1960, 2048}) {
+      for (const float large : {1e-6f, 0.7f, 1.0f, 3.0f, 100.0f, 1e6f}) {
+        auto weight = random(48 * dim, 0.05f, static_cast<std::uint32_t>(dim));
+        for (std::size_t row = 0; row < 48; ++row) {
+          float* const from = weight.data() + row * dim;
+          if (row % 3 < 2) std::fill_n(from, dim, 0.0f);
+          for (std::size_t k = 0; k < 1 + row % 5; ++k)
+            from[(k * 37 + row) % dim] = k % 2 ? -large / 3 : large;
+        }
+        const PackedProjection packed =
+            pack_qkv({1, 16, static_cast<std::int64_t>(dim)}, {.qkv = weight}, precision);
+        EXPECT_EQ(packed.weight, stored(packed.weight, precision));
+        for (std::size_t row = 0; row < 48; ++row) {
+          double sum = 0;
+          for (std::size_t k = 0; k < dim; ++k) sum += packed.weight[row * dim + k];
+          EXPECT_EQ(sum, 0) << to_string(precision) << " " << dim << " " << large << " row " << row;
+        }
+      }
+    }
+  }
+}
+
 // Without a layer norm a token's mean counts.
 TEST(WidePack, OtherNormsKeepTheRowsAsTheyAre) {
   const WideShape shape{1, 16, 264, graph::NormKind::rms};

@@ -305,16 +305,18 @@ void round_to_zero_sum(std::span<float> row, DType type) {
     if (std::fabs(sum + (n.to - row[n.i])) < std::fabs(sum)) change(n.i, n.to);
   std::vector<std::size_t> order(row.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto smallest = order.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(order.size(), 16));
-  std::partial_sort(order.begin(), smallest, order.end(), [&](std::size_t a, std::size_t b) {
+  const auto smaller = [&](std::size_t a, std::size_t b) {
     return std::fabs(row[a]) != std::fabs(row[b]) ? std::fabs(row[a]) < std::fabs(row[b]) : a < b;
-  });
-  for (int pass = 0; pass < 5 && sum != 0; ++pass) {
-    for (auto i = order.begin(); i != smallest && sum != 0; ++i) {
+  };
+  // The smallest, and where their last digits grow too large on the way, all of them.
+  auto end = order.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(order.size(), 16));
+  for (int pass = 0; pass < 10 && sum != 0; ++pass) {
+    if (pass == 5) end = order.end();
+    if (pass % 5 == 0) std::partial_sort(order.begin(), end, order.end(), smaller);
+    for (auto i = order.begin(); i != end && sum != 0; ++i) {
       // Of the first pass each gets its share, of the others what is left.
-      const double share = pass == 0 ? sum / static_cast<double>(smallest - i) : sum,
-                   wanted = row[*i] - share, step = last_digit(wanted),
-                   to = std::nearbyint(wanted / step) * step;
+      const double share = pass == 0 ? sum / static_cast<double>(end - i) : sum, wanted = row[*i] - share,
+                   step = last_digit(wanted), to = std::nearbyint(wanted / step) * step;
       if (std::fabs(sum + (to - row[*i])) < std::fabs(sum)) change(*i, to);
     }
   }
