@@ -33,10 +33,7 @@ using namespace warpweave::cuda;
 using kernels::AttentionParams;
 using kernels::Sequences;
 
-void check_cuda(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
-}
-#define CHECK_CUDA(call) check_cuda(call, #call)
+#define CHECK_CUDA(call) check(call, #call)
 
 // Attention of a layer on a grid [batch, rows, columns].
 struct Case {

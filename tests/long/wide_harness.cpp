@@ -34,10 +34,7 @@ using namespace warpweave;
 using namespace warpweave::cuda;
 using kernels::Sequences;
 
-void check_cuda(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
-}
-#define CHECK_CUDA(call) check_cuda(call, #call)
+#define CHECK_CUDA(call) check(call, #call)
 
 // A layer on a grid [batch, rows, columns] of k channels.
 struct Case {

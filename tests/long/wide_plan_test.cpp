@@ -1,6 +1,7 @@
 // What the host decides about norm, q, k and v in one kernel: when, and how weights are rounded. Needs no
 // GPU.
 #include "cuda/composed/wide_layer.h"
+#include "cuda/composed/wide_pack.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,11 @@
 // Norm and q, k, v of layers of more than 256 channels, with or without attention of short sequences, in one
-// kernel on compute capability 9.0 (kernels/long/wide_store.cuh, wide_attention.cuh): when, with which
-// weights, and their launch.
+// kernel on compute capability 9.0 (kernels/long/wide_store.cuh, wide_attention.cuh): when, and their
+// launch.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "cuda/family.h"
@@ -27,14 +26,6 @@ std::optional<WidePlan> any_wide_attention_plan(const WideShape& shape, const At
 KernelSpec wide_kernel(const WidePlan& plan, Precision precision);
 // One over the deviations of tokens, which those kernels ask for.
 KernelSpec gains_kernel(const WideShape& shape, Precision precision);
-
-struct PackedProjection {
-  std::vector<float> weight;  // [rows, dim], with the norm's gain, in fp16 divided by `unit`
-  std::vector<float> bias;    // with the norm's
-  float unit = 1;             // a power of two
-};
-// With the norm folded in. With a layer norm, rows are rounded to what `precision` has, and sum up to zero.
-PackedProjection pack_qkv(const WideShape& shape, const WideWeights& weights, Precision precision);
 
 std::vector<KernelSpec> wide_layer_kernels(const WideShape& shape, const AttentionShape* attention,
                                            std::int64_t neighbours, Precision precision);

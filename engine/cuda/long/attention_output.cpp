@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cuda/fp16_range.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::cuda::long_sequences {
@@ -52,16 +53,8 @@ AttentionOutputWeights::AttentionOutputWeights(std::int64_t heads, std::int64_t 
   std::vector<float> scale(static_cast<std::size_t>(dim_), 1.0f);
   for (int n = 0; n < dim_; ++n) {
     const float* from = weight.data() + static_cast<std::size_t>(n) * inner;
-    int exponent = 0;  // of what is divided out
-    if (precision == Precision::fp16) {
-      float largest = 0;
-      for (int k = 0; k < inner; ++k) largest = std::max(largest, std::fabs(from[k]));
-      if (largest > 0) {
-        std::frexp(largest, &exponent);
-        exponent = std::max(exponent - 14, -120);  // at most 2^14 is left
-      }
-      scale[static_cast<std::size_t>(n)] = std::ldexp(1.0f, exponent);
-    }
+    const int exponent = exponent_taken_out({from, static_cast<std::size_t>(inner)}, precision);
+    scale[static_cast<std::size_t>(n)] = std::ldexp(1.0f, exponent);
     for (int k = 0; k < inner; ++k)
       panels[static_cast<std::size_t>(plan.output_place(n, k))] = std::ldexp(from[k], -exponent);
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cuda/family.h"
+#include "cuda/fp16_range.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::cuda::long_sequences {
@@ -68,16 +69,8 @@ std::vector<std::byte> pack_projection(const layout::ProjectPlan& plan, std::spa
       const int n = slice * plan.slice + row;
       const float* from = weight.data() + static_cast<std::size_t>(n) * plan.k;
       if (!bias.empty()) added[row] = bias[n];
-      int exponent = 0;  // of what is divided out
-      if (precision == Precision::fp16) {
-        float largest = 0;
-        for (int k = 0; k < plan.k; ++k) largest = std::max(largest, std::fabs(from[k]));
-        if (largest > 0) {
-          std::frexp(largest, &exponent);
-          exponent = std::max(exponent - 14, -120);  // at most 2^14 is left
-        }
-        factor[row] = std::ldexp(1.0f, exponent);
-      }
+      const int exponent = exponent_taken_out({from, static_cast<std::size_t>(plan.k)}, precision);
+      factor[row] = std::ldexp(1.0f, exponent);
       for (int k = 0; k < plan.k; ++k)
         matrix[layout::core_index(plan.slice, layout::place_of(row), layout::place_of(k))] =
             std::ldexp(from[k], -exponent);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "cuda/fp16_range.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::cuda::long_sequences {
@@ -65,16 +66,8 @@ std::vector<std::byte> pack_whole_layer(const WholeLayerPlan& plan, const Folded
       // v.
       const int row = part * head + (part == 0 ? channel : layout::place_of(channel));
       added[row] = folded.qkv_bias[from_row];
-      int exponent = 0;  // of what is divided out
-      if (precision == Precision::fp16) {
-        const float largest = std::fabs(*std::max_element(
-            from, from + plan.dim, [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
-        if (largest > 0) {
-          std::frexp(largest, &exponent);
-          exponent = std::max(exponent - 14, -120);  // at most 2^14 is left
-        }
-        factor[row] = std::ldexp(1.0f, exponent);
-      }
+      const int exponent = exponent_taken_out({from, static_cast<std::size_t>(plan.dim)}, precision);
+      factor[row] = std::ldexp(1.0f, exponent);
       for (int k = 0; k < plan.dim; ++k)
         matrix[layout::core_index(columns, row, layout::place_of(k))] = std::ldexp(from[k], -exponent);
     }
