@@ -159,7 +159,7 @@ TEST(Tensor, RefusesImpossibleShapes) {
 }
 
 TEST(Tensor, RefusedMemoryIsADeviceError) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer's allocator stops the program";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer stops the program where an allocation this large is to fail";
   const auto action = [] { Tensor(DType::u8, {std::int64_t{1} << 60}); };  // more than an address space
   EXPECT_THAT(error_of(action, ErrorCode::device), HasSubstr("out of memory: 1152921504606846976 bytes"));
 }

@@ -26,7 +26,7 @@ Outcome with_memory(const std::vector<std::string>& command, rlim_t bytes) {
 }
 
 TEST(Limits, AnyAmountOfMemoryIsEnoughOrAnError) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer needs its memory";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reserves more addresses than the limits of this test leave";
   const BlockFiles f;
   save_tensor(f.input, spread({1, 128, 128, 8}, 1));
   std::vector<std::string> run = f.arguments("run");
@@ -53,7 +53,7 @@ TEST(Limits, AnyAmountOfMemoryIsEnoughOrAnError) {
 }
 
 TEST(Limits, MoreThreadsThanThereCanBe) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer needs its memory";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reserves more addresses than the limits of this test leave";
   const BlockFiles f;
   std::vector<std::string> run = f.arguments("run");
   run.insert(run.end(), {"--output", f.output, "--threads", "500"});
